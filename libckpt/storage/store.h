@@ -1,0 +1,108 @@
+// A store of checkpoints of one job: made visible entirely or not at all, fenced by epoch. The
+// rules are those of docs/format/v1.md (look, create, look; claims with lists); this is their
+// interface, and storage/file is the first implementation. Only the leading ckpt-run (alone: the
+// library's rank 0) claims epochs and commits; every writing rank creates files in an attempt.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libckpt/base/bytes.h"
+#include "libckpt/base/clock.h"
+#include "libckpt/base/digest.h"
+#include "libckpt/base/ids.h"
+#include "libckpt/base/status.h"
+
+namespace ckpt::storage {
+
+// Writes one file of an attempt, from front to back in any order of offsets; not visible before the
+// attempt's COMMIT.
+class FileWriter {
+ public:
+  virtual ~FileWriter() = default;
+  virtual Status Write(uint64_t offset, ByteSpan data) = 0;
+  // Syncs data and size, closes. A failed sync is terminal: every later call fails.
+  // Durable: the file's data; its directory entry only after the attempt's Commit.
+  virtual Status Finish() = 0;
+};
+
+class FileReader {
+ public:
+  virtual ~FileReader() = default;
+  virtual uint64_t size() const = 0;
+  // Exactly `out.size()` bytes, or kDataLoss naming file and range. Threads: safe.
+  virtual Status Read(uint64_t offset, MutableByteSpan out) const = 0;
+};
+
+// What an epoch may still see of older epochs, plus what the store knows of the epoch itself.
+struct EpochClaim {
+  Epoch epoch;
+  std::vector<AttemptId> adopted;  // the list of EPOCH.n
+};
+
+struct CheckpointInfo {
+  AttemptId id;
+  bool committed = false;
+  bool visible = false;   // by the highest complete EPOCH.n
+  bool draining = false;  // carries a DRAINING mark
+};
+
+struct CommitRecord {
+  Digest manifest_digest;
+  Epoch epoch;              // of the committer
+  std::string coordinator;  // managed mode: the coordinator's record, opaque here
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // The job's 128-bit id, minted by whoever comes first. `expected` zero accepts any; another id is
+  // kFailedPrecondition.
+  virtual Result<JobId> OpenJob(const JobId& expected) = 0;
+
+  // Takes the next free epoch ≥ `at_least`, adopts (carry-over, committed and draining attempts of
+  // the previous epoch, and `adopt_also`), creates the COMMITs that `promised` names, and looks.
+  // Errors: kAborted if a newer claim appeared. Durable: the claim and its list.
+  virtual Result<EpochClaim> ClaimEpoch(
+      Epoch at_least, const std::vector<AttemptId>& adopt_also,
+      const std::vector<std::pair<AttemptId, CommitRecord>>& promised) = 0;
+  // The highest epoch seen in any claim or list; 0 if none.
+  virtual Result<Epoch> HighestEpoch() = 0;
+
+  // Creates the attempt's directory exclusively.
+  virtual Status BeginAttempt(const AttemptId& id) = 0;
+  // For every writing rank, in any process. `size_hint` is preallocated where that works: a full
+  // disk is known early.
+  virtual Result<std::unique_ptr<FileWriter>> CreateFile(const AttemptId& id,
+                                                         const std::string& name,
+                                                         uint64_t size_hint) = 0;
+  // Set before a suspend is acknowledged: the next claimant adopts this attempt though it has no
+  // COMMIT yet.
+  virtual Status MarkDraining(const AttemptId& id) = 0;
+  // Removes an attempt that this epoch began and will not commit.
+  virtual Status Abort(const AttemptId& id) = 0;
+
+  // Writes MANIFEST, looks, links COMMIT, syncs, looks again, in that order; OK means acknowledged:
+  // durable and visible to the committer's epoch and its successors. `claimant` is the committer's
+  // epoch. Errors: kFailedPrecondition (fenced by a newer epoch; not applied at the first look),
+  // kUnavailable maybe applied (a claim without its list at the deadline).
+  virtual Status Commit(const AttemptId& id, std::string_view manifest, const CommitRecord& record,
+                        const Deadline& deadline) = 0;
+
+  // Everything that looks like an attempt, newest first; never an error because of foreign names.
+  virtual Result<std::vector<CheckpointInfo>> List() = 0;
+  virtual Result<std::string> ReadManifest(const AttemptId& id) = 0;
+  // The COMMIT of an attempt; kNotFound if it has none.
+  virtual Result<CommitRecord> ReadCommit(const AttemptId& id) = 0;
+  virtual Result<std::unique_ptr<FileReader>> OpenFile(const AttemptId& id,
+                                                       const std::string& name) = 0;
+
+  // For messages: "/data/ckpt/gpt".
+  virtual std::string Describe() const = 0;
+};
+
+}  // namespace ckpt::storage
