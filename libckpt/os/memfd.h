@@ -1,0 +1,76 @@
+// Memory that processes share by descriptor, and its mappings. A Memfd's size is sealed: nobody who
+// holds the descriptor can shrink it, so touching a mapping can never raise SIGBUS. Seals do not
+// stop writes (a rank may punch holes): contents are trusted once hashed, not before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "libckpt/base/bytes.h"
+#include "libckpt/base/status.h"
+#include "libckpt/os/fd.h"
+
+namespace ckpt::os {
+
+struct MapOptions {
+  bool writable = true;
+  bool populate = false;  // touch all pages now: a first copy into unmapped pages costs thrice
+};
+
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  // Private zeroed memory. kResourceExhausted if there is none.
+  static Result<Mapping> Anonymous(uint64_t bytes, bool populate = false);
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  MutableByteSpan bytes() const { return {data_, static_cast<size_t>(size_)}; }
+  bool valid() const { return data_ != nullptr; }
+  void Unmap();
+  // Leaves the memory mapped for the rest of the process: for pages that other threads may still
+  // touch at exit.
+  void Leak();
+
+ private:
+  friend class Memfd;
+  Mapping(std::byte* data, uint64_t size) : data_(data), size_(size) {}
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+class Memfd {
+ public:
+  Memfd() = default;
+  // Zeroed, sized, sealed against any change of size and of seals. `name` shows in /proc only.
+  static Result<Memfd> Create(std::string_view name, uint64_t bytes);
+  // Takes a descriptor that came from outside. kInvalidArgument unless it is a memfd whose size is
+  // sealed and not 0, and `bytes_expected` (if not 0) its size.
+  static Result<Memfd> FromFd(UniqueFd fd, uint64_t bytes_expected = 0);
+
+  // Allocates every page now. kResourceExhausted if there is no room; a mapping later costs less.
+  Status Reserve();
+  Result<Mapping> Map(const MapOptions& options = {}) const;
+  Result<Memfd> Dup() const;
+
+  int fd() const { return fd_.get(); }
+  uint64_t bytes() const { return bytes_; }
+  bool valid() const { return fd_.valid(); }
+  // Tells the same memory behind two descriptors.
+  uint64_t inode() const { return inode_; }
+  UniqueFd TakeFd() && { return std::move(fd_); }
+
+ private:
+  UniqueFd fd_;
+  uint64_t bytes_ = 0;
+  uint64_t inode_ = 0;
+};
+
+}  // namespace ckpt::os
