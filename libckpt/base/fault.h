@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,21 @@ class ArmedFault {
   ArmedFault(const ArmedFault&) = delete;
   ArmedFault& operator=(const ArmedFault&) = delete;
   bool fired() const;
+};
+
+// Calls `hook` on the n-th passage of `point` from now (1 = next), once, under no lock, and disarms
+// it before: what the hook does passes points again. This is how a test runs another actor's steps
+// in the middle of one's own. Several may be armed.
+class FaultHook {
+ public:
+  FaultHook(std::string_view point, std::function<void()> hook, uint64_t nth = 1);
+  ~FaultHook();
+  FaultHook(const FaultHook&) = delete;
+  FaultHook& operator=(const FaultHook&) = delete;
+  bool fired() const;
+
+ private:
+  uint64_t id_;
 };
 
 // What the macro calls.
