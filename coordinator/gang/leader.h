@@ -1,0 +1,184 @@
+// The leader: the ckpt-run with rank 0 as a pure state machine. It decides the cut, counts votes,
+// stores each outcome before it tells it, and owns the numbers: rounds, attempts, generations,
+// slots.
+//
+// I1  Every outcome, round and attempt is stored (Persist → Persisted) before anyone hears of it;
+// all
+//     actions that follow a Persist wait for its Persisted, in order.
+// I2  One cut at a time. A stop that meets an open save waits until all ranks are through with it
+//     and gets a later cut and another slot.
+// I3  Before the stored kRelease a failure that leaves all ranks alive goes back; a dead rank, a
+//     missed rebuild and everything later goes forward: the gang ends, the newest generation that
+//     all have sealed stands.
+// I4  A generation that is complete and not durable is given up only by a stop, after barrier 1,
+// and
+//     (with two slots) only if a newer one is complete; a save waits or is refused.
+// I5  Every barrier has a deadline, and what is said at it names the ranks that are missing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/gang/messages.h"
+#include "coordinator/gang/mutations.h"
+#include "libckpt/base/ids.h"
+#include "libckpt/base/status.h"
+
+namespace ckpt::gang {
+
+struct MemberRanks {
+  MemberId id = 0;
+  Rank first_rank;
+  uint32_t rank_count = 0;
+};
+
+struct LeaderConfig {
+  std::vector<MemberRanks> members;  // all of the gang, its own included
+  Epoch epoch;
+  uint32_t slots = 2;  // staging slots of every rank: 1 or 2
+  int64_t retry_ns = 200'000'000;
+  int64_t cut_ns = 30'000'000'000;     // from the proposal until all wait at the cut (barrier 1)
+  int64_t stage_ns = 120'000'000'000;  // barrier 2
+  int64_t comms_ns = 30'000'000'000;   // barrier 3, the DRAINING mark included
+  int64_t rebuild_ns = 60'000'000'000;
+  int64_t save_ns = 300'000'000'000;  // a save: from its grant or commit until all have sealed
+  int64_t kill_ns = 2'000'000'000;  // what killing takes: a hard deadline acts this much before it
+  int64_t member_grace_ns = 20'000'000'000;  // a member that is out of reach this long is lost
+  uint32_t rounds_max = 64;                  // proposals of one operation
+  Mutations mutations;
+};
+
+// ---- events ------------------------------------------------------------------------------------
+struct Command {
+  uint64_t operation = 0;  // not 0; a repeated one is answered with what is known of it
+  Request request = Request::kSuspend;
+  int64_t deadline_ns = 0;  // absolute, of the leader's clock; 0 none
+  bool hard = false;        // at the deadline what has not been released is killed; else it runs on
+  std::string source;
+};
+struct Withdraw {
+  uint64_t operation = 0;
+  std::string why;
+};
+struct MemberJoined {
+  MemberId member = 0;
+};  // connected, for the first time or again
+struct MemberLost {
+  MemberId member = 0;
+};
+struct FromMember {
+  MemberId member = 0;
+  Msg msg;
+};
+struct LeaderTick {};
+struct Persisted {
+  uint64_t id = 0;
+};  // the record with this id, and all before it, is stored
+struct AttemptCommitted {
+  uint32_t attempt = 0;
+  Status status;
+};
+struct MarkedDraining {
+  uint32_t attempt = 0;
+  Status status;
+};
+using LeaderEvent = std::variant<Command, Withdraw, MemberJoined, MemberLost, FromMember,
+                                 LeaderTick, Persisted, AttemptCommitted, MarkedDraining>;
+
+// ---- actions -----------------------------------------------------------------------------------
+struct SendToMember {
+  MemberId member = 0;
+  Msg msg;
+};  // dropped if out of reach: it is said again
+struct Persist {
+  uint64_t id = 0;
+  std::string record;
+};  // replaces the older record
+// All shards are written: commit with these payloads, by member. Answer: AttemptCommitted.
+struct CommitAttempt {
+  uint32_t attempt = 0, generation = 0;
+  int64_t step = 0;
+  std::vector<std::pair<MemberId, std::string>> payloads;
+};
+struct MarkDraining {
+  uint32_t attempt = 0, generation = 0;
+  int64_t step = 0;
+};  // → MarkedDraining
+struct AbortAttempt {
+  uint32_t attempt = 0, generation = 0;
+  std::string why;
+};
+
+enum class OpPhase : uint8_t {
+  kQueued = 0,      // waits for an open save, or for a slot
+  kNotified = 1,    // asking, proposing
+  kQuiesced = 2,    // barrier 1
+  kStaged = 3,      // barrier 2: staged(gang)
+  kCommsDown = 4,   // all communicators are down, the DRAINING mark is set
+  kReleasing = 5,   // barrier 3 is stored: the point of no return
+  kReleased = 6,    // measured: no process of the gang is left
+  kDurable = 7,     // the generation is committed in the store
+  kRolledBack = 8,  // runs on; `status` says why
+  kEnded = 9,       // the gang ended without a release: crash, kill, roll forward
+  kRefused = 10,    // nothing was stopped; `status` says why
+  kFinished = 11,   // the training ended by itself
+};
+std::string_view Name(OpPhase phase);
+
+// What happened, as it happens. `operation` 0: of the gang itself, or of a save of the program.
+struct Report {
+  uint64_t operation = 0;
+  Request request = Request::kNone;
+  OpPhase phase = OpPhase::kQueued;
+  Status status;         // why, for kRolledBack, kEnded, kRefused
+  uint32_t attempt = 0;  // of the operation; for kEnded: of the copy that stands, 0 none
+  uint32_t generation = 0;
+  int64_t step = 0;
+  uint32_t cut = 0;
+  std::vector<uint32_t> missing;  // ranks that a deadline waited for
+  int64_t at_ns = 0;
+};
+using LeaderAction =
+    std::variant<SendToMember, Persist, CommitAttempt, MarkDraining, AbortAttempt, Report>;
+using LeaderActions = std::vector<LeaderAction>;
+
+class Leader {
+ public:
+  // `record`: the last one stored by an earlier leader of this epoch, empty for the first. A
+  // damaged record is kDataLoss.
+  static Result<Leader> Create(const LeaderConfig& config, std::string_view record);
+  ~Leader();
+  Leader(Leader&&) noexcept;
+
+  // Threads: one caller at a time. `now_ns` (CLOCK_BOOTTIME) never goes back.
+  LeaderActions Step(int64_t now_ns, const LeaderEvent& event);
+  int64_t next_deadline_ns() const;
+
+  struct GenerationView {
+    uint32_t generation = 0, attempt = 0, slot = 0;
+    int64_t step = 0;
+    bool complete = false, durable = false, full = false;
+  };
+  struct View {
+    uint64_t operation = 0;
+    Request request = Request::kNone;
+    OpPhase phase = OpPhase::kQueued;
+    Decision decision = Decision::kNone;
+    uint32_t round = 0, attempt = 0, cut = 0;
+    std::vector<uint32_t> missing;  // ranks that the present phase waits for
+    std::vector<GenerationView> generations;
+    bool ended = false, finished = false;
+  };
+  View view() const;
+
+ private:
+  class Impl;
+  explicit Leader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckpt::gang
