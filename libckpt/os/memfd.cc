@@ -1,0 +1,124 @@
+#include "libckpt/os/memfd.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "libckpt/base/clock.h"
+#include "libckpt/base/fault.h"
+
+namespace ckpt::os {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+Status MemoryError(int error, std::string_view verb, uint64_t bytes) {
+  if (error == ENOMEM || error == ENOSPC || error == EAGAIN) error = ENOMEM;
+  return ErrnoStatus(error, std::string(verb) + " " + FormatBytes(bytes) + " of memory");
+}
+
+Result<std::byte*> MapBytes(int fd, uint64_t bytes, int protection, int flags, bool populate) {
+  CKPT_FAULT("os.memory.map");
+  if (bytes == 0) return InvalidArgument("mapping 0 bytes of memory");
+  if (populate) flags |= MAP_POPULATE;
+  void* data = ::mmap(nullptr, bytes, protection, flags, fd, 0);
+  if (data == MAP_FAILED) return MemoryError(errno, "mapping", bytes);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  if (this != &other) {
+    Unmap();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+Mapping::~Mapping() { Unmap(); }
+
+void Mapping::Unmap() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+  Leak();
+}
+
+void Mapping::Leak() {
+  data_ = nullptr;
+  size_ = 0;
+}
+
+Result<Mapping> Mapping::Anonymous(uint64_t bytes, bool populate) {
+  CKPT_ASSIGN_OR_RETURN(std::byte* const data, MapBytes(-1, bytes, PROT_READ | PROT_WRITE,
+                                                        MAP_PRIVATE | MAP_ANONYMOUS, populate));
+  return Mapping(data, bytes);
+}
+
+Result<Memfd> Memfd::Create(std::string_view name, uint64_t bytes) {
+  CKPT_FAULT("os.memory.create");
+  if (bytes == 0) return InvalidArgument("creating 0 bytes of shared memory");
+  // 249 bytes is the kernel's limit on names.
+  UniqueFd fd(
+      ::memfd_create(std::string(name.substr(0, 200)).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return MemoryError(errno, "creating", bytes);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return MemoryError(errno, "sizing", bytes);
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "sealing shared memory");
+  }
+  return FromFd(std::move(fd), bytes);
+}
+
+Result<Memfd> Memfd::FromFd(UniqueFd fd, uint64_t bytes_expected) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+    return InvalidArgument(
+        "a descriptor that should be sealed shared memory is not: its size is "
+        "not sealed");
+  }
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return ErrnoStatus(errno, "looking at shared memory");
+  const auto bytes = static_cast<uint64_t>(st.st_size);
+  if (bytes == 0 || (bytes_expected != 0 && bytes != bytes_expected)) {
+    return InvalidArgument("shared memory has " + std::to_string(bytes) + " bytes, expected " +
+                           (bytes_expected != 0 ? std::to_string(bytes_expected) : "some"));
+  }
+  Memfd memory;
+  memory.fd_ = std::move(fd);
+  memory.bytes_ = bytes;
+  memory.inode_ = st.st_ino;
+  return memory;
+}
+
+Status Memfd::Reserve() {
+  CKPT_FAULT("os.memory.reserve");
+  int result;
+  do {
+    result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes_));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? OkStatus() : MemoryError(errno, "reserving", bytes_);
+}
+
+Result<Mapping> Memfd::Map(const MapOptions& options) const {
+  const int protection = PROT_READ | (options.writable ? PROT_WRITE : 0);
+  CKPT_ASSIGN_OR_RETURN(std::byte* const data,
+                        MapBytes(fd_.get(), bytes_, protection, MAP_SHARED, options.populate));
+  return Mapping(data, bytes_);
+}
+
+Result<Memfd> Memfd::Dup() const {
+  CKPT_ASSIGN_OR_RETURN(UniqueFd fd, DupFd(fd_.get()));
+  return FromFd(std::move(fd), bytes_);
+}
+
+}  // namespace ckpt::os

@@ -1,0 +1,105 @@
+#include "libckpt/os/thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <cassert>
+
+namespace ckpt::os {
+
+Thread::Thread(std::string_view name, std::function<void()> body) {
+  // Blocked before the thread exists, so that no signal can reach it. Not those that a thread
+  // raises against itself: crash handlers of the host program want them.
+  sigset_t all, before;
+  sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF}) {
+    sigdelset(&all, own);
+  }
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([name = std::string(name.substr(0, 15)), body = std::move(body)] {
+    pthread_setname_np(pthread_self(), name.c_str());
+    body();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Thread::~Thread() { Join(); }
+
+void Thread::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max)
+    : name_(std::move(name)), queue_max_(queue_max) {
+  threads_.reserve(thread_count);
+  for (size_t i = 0; i < thread_count; ++i) {
+    threads_.emplace_back(name_ + "/" + std::to_string(i), [this] { Work(); });
+  }
+}
+
+WorkerPool::~WorkerPool() { Shutdown(); }
+
+Status WorkerPool::TrySubmit(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  if (closed_) return Cancelled("pool " + name_ + " is shut down");
+  if (queue_.size() >= queue_max_) {
+    return ResourceExhausted("pool " + name_ + ": " + std::to_string(queue_max_) + " tasks wait");
+  }
+  queue_.push_back(std::move(task));
+  changed_.NotifyAll();
+  return OkStatus();
+}
+
+Status WorkerPool::Submit(std::function<void()> task, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (!closed_ && queue_.size() >= queue_max_) {
+    if (!changed_.WaitUntil(mutex_, deadline) && queue_.size() >= queue_max_) {
+      return deadline.Exceeded().Annotate("pool " + name_);
+    }
+  }
+  if (closed_) return Cancelled("pool " + name_ + " is shut down");
+  queue_.push_back(std::move(task));
+  changed_.NotifyAll();
+  return OkStatus();
+}
+
+Status WorkerPool::Drain(const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (!queue_.empty() || running_ != 0) {
+    if (!changed_.WaitUntil(mutex_, deadline) && (!queue_.empty() || running_ != 0)) {
+      return deadline.Exceeded().Annotate("pool " + name_);
+    }
+  }
+  return OkStatus();
+}
+
+void WorkerPool::Shutdown() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  for (Thread& thread : threads_) thread.Join();
+}
+
+void WorkerPool::Work() {
+  for (;;) {
+    std::function<void()> task;
+    {
+      MutexLock lock(mutex_);
+      while (queue_.empty() && !closed_) changed_.Wait(mutex_);
+      if (queue_.empty()) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+      ++running_;
+      changed_.NotifyAll();
+    }
+    task();
+    task = nullptr;  // what it captured goes before it counts as done
+    MutexLock lock(mutex_);
+    --running_;
+    changed_.NotifyAll();
+  }
+}
+
+}  // namespace ckpt::os
