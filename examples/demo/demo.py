@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""The main job, end to end: a training gang makes room for an urgent job and comes back bit-identical.
+
+Starts a coordinator and agents on this machine, trains a byte-level language model on four ranks, lets an urgent job take
+two of the slots, resumes from RAM, migrates half of the gang to a third node, kills a rank, and compares every loss and the
+final state with a run of the same program that knows nothing of libckpt.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from cluster import Cluster, DemoError, alive, boottime, wait_for
+from timeline import Timeline
+
+TRAIN, URGENT = "train", "urgent"
+MIB = 1 << 20
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="./run demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="a file to train on (default: the licence texts of this system)")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks of the training job, an even number (default 4)")
+    parser.add_argument("--steps", type=int, default=110, help="steps to train (default 110)")
+    parser.add_argument("--hidden", type=int, default=1664, help="width of the model (default 1664: 66 MiB of state a rank)")
+    parser.add_argument("--save-every", type=int, default=10, help="steps between saves (default 10)")
+    parser.add_argument("--out", default="build/demo", help="folder for everything the demo leaves (default build/demo)")
+    parser.add_argument("--bin", default="build/release/bin", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ranks < 2 or args.ranks % 2:
+        parser.error(f"--ranks {args.ranks}: needs an even number of at least 2, one half for each node")
+    if args.steps < 60:
+        parser.error(f"--steps {args.steps}: at least 60 are needed for all that is shown")
+    if args.text and (not os.path.isfile(args.text) or os.path.getsize(args.text) < 25):
+        parser.error(f"--text {args.text}: there is no such file, or it has fewer than 25 bytes to train on")
+    return args
+
+
+def say(number, text):
+    print(f"\n\033[1m{number}. {text}\033[0m", flush=True)
+
+
+def note(text):
+    print(f"   {text}", flush=True)
+
+
+class Demo:
+    def __init__(self, args):
+        self.args = args
+        self.out = pathlib.Path(args.out)
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir(parents=True)
+        self.out = self.out.resolve()
+        self.bin = pathlib.Path(args.bin).resolve()
+        self.text = self.prepare_text()
+        self.cluster = Cluster(self.bin, self.out)
+        self.placements = {}  # (job, epoch) -> [node of rank 0, …]
+        self.stops = []       # (what, PhaseTimes, granted_ns)
+        self.kills = []       # (boottime, text)
+
+    def prepare_text(self):
+        if self.args.text:
+            return pathlib.Path(self.args.text).resolve()
+        text = self.out / "licences.txt"
+        parts = sorted(p for p in pathlib.Path("/usr/share/common-licenses").iterdir() if p.is_file() and not p.is_symlink())
+        text.write_bytes(b"".join(p.read_bytes() for p in parts))
+        if text.stat().st_size == 0:
+            raise DemoError("this system ships no licence texts; give a text with --text FILE")
+        return text
+
+    def trainer(self, program, prefix):
+        a = self.args
+        return [str(self.bin / program), "--text", str(self.text), "--steps", str(a.steps), "--hidden", str(a.hidden),
+                "--loss-file", f"{self.out}/{prefix}.loss", "--digest-file", f"{self.out}/{prefix}.digest"]
+
+    # ---- the uninterrupted run, without libckpt ---------------------------------------------------
+    def reference(self):
+        meeting = self.out / "reference.rendezvous"
+        meeting.mkdir()
+        argv = self.trainer("train_plain", "reference") + ["--rendezvous", str(meeting)]
+        start = time.monotonic()
+        log = open(self.out / "reference.log", "wb")
+        ranks = [subprocess.Popen(argv, stdout=log, stderr=log, env=dict(os.environ, RANK=str(r), WORLD_SIZE=str(self.args.ranks)))
+                 for r in range(self.args.ranks)]
+        if any([rank.wait() for rank in ranks]):
+            raise DemoError(f"the reference run failed; see {self.out}/reference.log")
+        note(f"{self.args.steps} steps on {self.args.ranks} ranks in {time.monotonic() - start:.1f} s; losses and digests kept")
+
+    # ---- small views -------------------------------------------------------------------------------
+    def job(self, name=TRAIN):
+        job = self.cluster.job(name)
+        ranks = [n["node"] for n in job.get("placement", {}).get("nodes", []) for _ in range(n["rank_count"])]
+        if ranks:
+            self.placements.setdefault((name, job["epoch"]), ranks)
+        if job["state"] in ("failed", "cancelled"):
+            raise DemoError(f"job {name} is {job['state']}: {job.get('reason', '')}")
+        return job
+
+    def wait_step(self, step, seconds=90):
+        return wait_for(f"{TRAIN} runs at step {step}", lambda: (j := self.job())["state"] == "running" and j["step"] >= step and j,
+                        seconds)
+
+    def rank_pids(self):
+        """Processes of the training job, by rank."""
+        pids = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.readlink(entry / "exe") == str(self.bin / "train"):
+                    env = dict(v.split(b"=", 1) for v in (entry / "environ").read_bytes().split(b"\0") if b"=" in v)
+                    if env.get(b"CKPT_JOB") == TRAIN.encode() and alive(int(entry.name)):
+                        pids[int(env[b"RANK"])] = int(entry.name)
+            except OSError:
+                pass
+        return pids
+
+    # ---- what is shown -----------------------------------------------------------------------------
+    def start(self):
+        half = self.args.ranks // 2
+        self.cluster.start_ckptd()
+        for node in ("alpha", "beta"):
+            self.cluster.start_agent(node, half, "1GiB")
+        self.cluster.show("nodes")
+
+    def submit(self):
+        spec = self.out / "train.yaml"
+        command = self.trainer("train", "suspended") + ["--save-every", str(self.args.save_every)]
+        spec.write_text(f"name: {TRAIN}\nranks: {self.args.ranks}\npriority: 10\nclass: training\n"
+                        f"command: [{', '.join(repr(c) for c in command)}]\n")
+        self.cluster.show("submit", spec)
+        job = self.wait_step(self.args.save_every + 3)
+        note(f"{TRAIN} is at step {job['step']}, epoch {job['epoch']}")
+
+    def preempt(self):
+        half = self.args.ranks // 2
+        command = self.trainer("train", "urgent")
+        command[command.index("--steps") + 1] = "12"
+        self.cluster.show("submit", "--name", URGENT, "--ranks", half, "--priority", 100, "--class", "realtime", "--", *command)
+        self.cluster.show("quote", URGENT)
+        plan = self.cluster.ctl("quote", URGENT)["id"]
+        before = set(self.rank_pids().values())
+        self.cluster.show("apply", plan, "--wait")
+        left = [pid for pid in before if alive(pid)]
+        if left:
+            raise DemoError(f"the slots were granted while processes {left} of the victim still ran")
+        job = self.job()
+        note(f"granted; no process of {TRAIN} is left, and `ckptctl job {TRAIN}` says:")
+        self.cluster.show("job", TRAIN)
+        operation = self.cluster.ctl("events")["events"]
+        granted = [e for e in operation if e["kind"] == "granted"]
+        self.stops.append(("preemption", job["epoch"], granted[-1]["boottime_ns"] if granted else 0))
+
+    def resume(self):
+        wait_for(f"{URGENT} finishes", lambda: self.job(URGENT)["state"] == "finished")
+        first = self.job()["epoch"]
+        job = wait_for(f"{TRAIN} runs again", lambda: (j := self.job())["state"] == "running" and j["epoch"] > self.stops[0][1]
+                       and j["step"] > 0 and j.get("resumed_from") and j)
+        note(f"{TRAIN} is back as epoch {job['epoch']}, resumed from: {job['resumed_from']}")
+        if not job["resumed_from"].startswith("ram"):
+            raise DemoError(f"{TRAIN} was to resume from staging memory, not from: {job['resumed_from']}")
+        self.wait_step(job["step"] + 3)
+        return first
+
+    def migrate(self):
+        self.cluster.start_agent("gamma", self.args.ranks // 2, "1GiB")
+        epoch = self.job()["epoch"]
+        self.cluster.show("migrate", TRAIN, "--from", "beta", "--to", "gamma", "--wait")
+        self.stops.append(("migration", epoch, 0))
+        job = wait_for(f"{TRAIN} runs on gamma", lambda: (j := self.job())["state"] == "running" and j["epoch"] > epoch
+                       and j.get("resumed_from") and j)
+        nodes = [n["node"] for n in job["placement"]["nodes"]]
+        note(f"{TRAIN} runs on {', '.join(nodes)} as epoch {job['epoch']}, resumed from: {job['resumed_from']}")
+        if "gamma" not in nodes or "beta" in nodes:
+            raise DemoError(f"the migration left the gang on {nodes}")
+        if not job["resumed_from"].startswith("ram"):
+            raise DemoError(f"the migration was to go memory to memory, not through: {job['resumed_from']}")
+
+    def kill(self):
+        job = self.wait_step(self.job()["step"] + self.args.save_every + 2)
+        victim = self.args.ranks - 1
+        pid = self.rank_pids()[victim]
+        os.kill(pid, signal.SIGKILL)
+        self.kills.append((boottime(), f"SIGKILL to rank {victim} (pid {pid}) after step {job['step']}"))
+        note(f"SIGKILL to rank {victim}, pid {pid}, after step {job['step']}")
+        epoch = job["epoch"]
+        job = wait_for(f"{TRAIN} restarts by itself", lambda: (j := self.job())["state"] == "running" and j["epoch"] > epoch
+                       and j.get("resumed_from") and j)
+        note(f"{TRAIN} restarted by itself as epoch {job['epoch']}, resumed from: {job['resumed_from']}")
+
+    def finish(self):
+        wait_for(f"{TRAIN} finishes", lambda: self.job()["state"] == "finished", 150)
+
+    # ---- the proof ---------------------------------------------------------------------------------
+    def compare(self):
+        wanted = dict(line.split()[:2] for line in open(self.out / "reference.loss"))
+        seen, twice = {}, 0
+        for line in open(self.out / "suspended.loss"):
+            step, bits, loss = line.split()
+            twice += step in seen
+            if wanted.get(step) != bits:
+                raise DemoError(f"step {step}: loss {loss} has bits {bits}, the uninterrupted run has {wanted.get(step)}")
+            seen[step] = bits
+        if missing := sorted(set(wanted) - set(seen), key=int):
+            raise DemoError(f"the suspended run has no loss for steps {missing[:10]}")
+        for rank in range(self.args.ranks):
+            mine, other = ((self.out / f"{name}.digest.{rank}").read_text() for name in ("suspended", "reference"))
+            if mine != other:
+                raise DemoError(f"rank {rank}: final digest {mine.strip()}, the uninterrupted run has {other.strip()}")
+        note(f"all {len(wanted)} losses equal bit for bit ({twice} steps were computed twice after the kill), "
+             f"and the final weights, moments and data positions of all {self.args.ranks} ranks")
+
+    def table(self):
+        events = self.cluster.ctl("events")["events"]
+        print(f"\n{'':22}{'stall':>9}{'cut→staged':>12}{'→released':>11}{'→granted':>10}{'→durable':>10}{'bytes':>11}"
+              f"{'÷ memcpy':>10}{'lost GPU-s':>12}")
+        job = self.cluster.job(TRAIN)
+        rows = []
+        for what, epoch, granted in self.stops:
+            times = self.times_of(events, epoch)
+            ms = lambda to, since="cut_ns": f"{(times[to] - times[since]) / 1e6:.0f} ms" if times.get(to) and times.get(since) else "–"
+            grant = f"{(granted - times['cut_ns']) / 1e6:.0f} ms" if granted and times.get("cut_ns") else "–"
+            ratio = f"{times['memcpy_ratio']:.2f}" if times.get("memcpy_ratio") else "–"
+            rows.append(f"{what:22}{times.get('stall_ns', 0) / 1e6:>6.0f} ms{ms('staged_ns'):>12}{ms('released_ns'):>11}{grant:>10}"
+                        f"{ms('durable_ns'):>10}{times.get('staged_bytes', 0) / MIB:>7.0f} MiB{ratio:>10}{0:>12.1f}")
+        print("\n".join(rows))
+        print(f"{'SIGKILL of a rank':22}{'':74}{job.get('lost_gpu_seconds', 0):>23.1f}")
+        print("All times since the cut, measured in this run; ÷ memcpy: the stall against a copy of the same bytes right after it.")
+
+    def times_of(self, events, epoch):
+        times = {}
+        for event in events:
+            if event["job"] == TRAIN and event["epoch"] == epoch:
+                for key, value in event.get("data", {}).items():
+                    if key.endswith("_ns") or key in ("staged_bytes", "memcpy_ratio"):
+                        number = float(value) if key == "memcpy_ratio" else int(value)
+                        if number:
+                            times[key] = number
+        return times
+
+    def picture(self):
+        events = self.cluster.ctl("events")["events"]
+        line = Timeline(f"{self.args.ranks} ranks make room for an urgent job, come back, move and survive a kill")
+        for (job, epoch), nodes in sorted(self.placements.items()):
+            mine = [e for e in events if e["job"] == job and e["epoch"] == epoch]
+            at = lambda *kinds: next((e["boottime_ns"] / 1e9 for e in mine if e["kind"] in kinds), None)
+            start = at("running", "resumed", "launched")
+            times = {k: v / 1e9 for k, v in self.times_of(events, epoch).items()} if job == TRAIN else {}
+            end = times.get("cut_ns") or at("failed", "finished", "released", "restarted") or events[-1]["boottime_ns"] / 1e9
+            for rank, node in enumerate(nodes):
+                lane = f"{job} rank {rank}"
+                if start:
+                    line.bar(lane, start, end, node, "run")
+                if times.get("staged_ns"):
+                    line.bar(lane, times["cut_ns"], times["staged_ns"], node, "copy")
+                    again = [e["boottime_ns"] / 1e9 for e in events if e["job"] == job and e["epoch"] > epoch and e["kind"] == "running"]
+                    line.bar(lane, times["staged_ns"], min(again) if again else end, node, "staged")
+        for event in events:
+            if event["kind"] in ("submitted", "granted", "durable", "migrating", "finished"):
+                line.mark(event["boottime_ns"] / 1e9, f"{event['job']}: {event['kind']} {event.get('message', '')}"[:120])
+        for when, text in self.kills:
+            line.mark(when, text)
+        path = self.out / "timeline.svg"
+        path.write_text(line.svg())
+        note(f"timeline: {os.path.relpath(path)}")
+
+    def run(self):
+        begin = time.monotonic()
+        say(0, "The same training, uninterrupted and without libckpt, to compare with")
+        self.reference()
+        say(1, "A coordinator, and two agents: each a node with two slots" if self.args.ranks == 4 else "A coordinator and two agents")
+        self.start()
+        say(2, f"A {self.args.ranks}-rank training job on {self.text.name} ({self.text.stat().st_size} bytes)")
+        self.submit()
+        say(3, "An urgent job arrives: quote, stop the gang at one step, free the slots, grant them")
+        self.preempt()
+        say(4, "The urgent job ends; the gang resumes from staging memory")
+        self.resume()
+        say(5, "A third node joins; half of the gang moves there, memory to memory")
+        self.migrate()
+        say(6, "A rank is killed in mid-step")
+        self.kill()
+        self.finish()
+        say(7, "Is it the same?")
+        self.compare()
+        self.table()
+        self.picture()
+        print(f"\nThe demo took {time.monotonic() - begin:.0f} s.")
+
+
+def main():
+    args = parse_arguments()
+    demo = None
+    try:
+        demo = Demo(args)
+        demo.run()
+        return 0
+    except DemoError as error:
+        print(f"\nThe demo FAILED: {error}", file=sys.stderr)
+        if demo:
+            print(f"Logs: {demo.out}", file=sys.stderr)
+        return 1
+    finally:
+        if demo:
+            demo.cluster.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
