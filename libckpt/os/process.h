@@ -87,7 +87,8 @@ struct ProcessInfo {
   pid_t pid = 0;
   pid_t parent = 0;
   pid_t group = 0;
-  char state = '?';          // 'Z': ended, not reaped
+  char state = '?';
+  bool ended = false;        // a zombie: holds nothing but its number
   uint64_t start_ticks = 0;  // with the pid: an identity
   std::string name;
 };
