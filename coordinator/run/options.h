@@ -58,12 +58,6 @@ Result<ParsedOptions> ParseOptions(int argc, const char* const* argv, const Envi
 // "512MiB", "4G", "1048576": binary multiples. kInvalidArgument for anything else.
 Result<uint64_t> ParseByteCount(std::string_view text);
 
-// Splits "HOST:PORT" or "[v6]:PORT". kInvalidArgument.
-Result<std::pair<std::string, uint16_t>> ParseHostPort(std::string_view text);
-
-// Whether `host` names this machine's loopback: "localhost", 127.0.0.0/8, "::1".
-bool IsLoopbackHost(std::string_view host);
-
 // The file that the command names, searched in PATH as execvp does. kNotFound, kPermissionDenied.
 Result<std::string> FindCommand(const std::string& name, const Environment& env);
 

@@ -1,0 +1,104 @@
+#include "coordinator/run/options.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace ckpt::run {
+namespace {
+
+Result<ParsedOptions> Parse(std::vector<const char*> args,
+                            std::map<std::string, std::string> env = {}) {
+  args.insert(args.begin(), "ckpt-run");
+  return ParseOptions(static_cast<int>(args.size()), args.data(),
+                      [env](const char* name) -> std::optional<std::string> {
+                        const auto it = env.find(name);
+                        return it == env.end() ? std::nullopt : std::optional(it->second);
+                      });
+}
+
+std::string ErrorOf(std::vector<const char*> args) {
+  const Result<ParsedOptions> parsed = Parse(std::move(args));
+  return parsed.ok() ? "OK" : parsed.status().message();
+}
+
+TEST(Options, DefaultsComeFromTheCommandAndTheEnvironment) {
+  const auto plain = Parse({"--", "/opt/bin/train", "--lr", "0.1", "--"});
+  ASSERT_TRUE(plain.ok()) << plain.status().ToString();
+  EXPECT_EQ(plain->options.job, "train");
+  EXPECT_EQ(plain->options.store, "./ckpt/train");
+  EXPECT_EQ(plain->options.command,
+            (std::vector<std::string>{"/opt/bin/train", "--lr", "0.1", "--"}));
+  EXPECT_EQ(plain->options.grace, std::chrono::seconds(30));
+  EXPECT_TRUE(plain->options.agent_socket.empty());
+
+  const auto env = Parse({"--", "train"}, {{"CKPT_JOB", "gpt"},
+                                           {"CKPT_STORE", "/data/gpt"},
+                                           {"CKPT_AGENT", "/run/a.sock"},
+                                           {"CKPT_GANG_TOKEN", "t"}});
+  ASSERT_TRUE(env.ok());
+  EXPECT_EQ(env->options.job, "gpt");
+  EXPECT_EQ(env->options.store, "/data/gpt");
+  EXPECT_EQ(env->options.agent_socket, "/run/a.sock");
+  EXPECT_EQ(env->options.gang_token, "t");
+
+  const auto flags = Parse({"--job", "a", "--store", "b", "--", "train"}, {{"CKPT_JOB", "gpt"}});
+  ASSERT_TRUE(flags.ok());
+  EXPECT_EQ(flags->options.job, "a");
+  EXPECT_EQ(flags->options.store, "b");
+}
+
+TEST(Options, FirstRankFollowsTheNode) {
+  const auto node1 = Parse({"--ranks", "4", "--nnodes", "2", "--node-rank", "1", "--rendezvous",
+                            "127.0.0.1:7000", "--", "t"});
+  ASSERT_TRUE(node1.ok()) << node1.status().ToString();
+  EXPECT_EQ(node1->options.first_rank, 4u);
+  EXPECT_FALSE(node1->options.leads());
+  const auto uneven = Parse({"--ranks", "1", "--nnodes", "2", "--node-rank", "1", "--first-rank",
+                             "3", "--rendezvous", "[::1]:7000", "--", "t"});
+  ASSERT_TRUE(uneven.ok()) << uneven.status().ToString();
+  EXPECT_EQ(uneven->options.first_rank, 3u);
+}
+
+TEST(Options, BadInputSaysWhatWouldBeRight) {
+  EXPECT_NE(ErrorOf({}).find("put it after --"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--rank", "2", "--", "t"}).find("--rank"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--ranks", "0", "--", "t"}).find("ranks"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--ranks", "two", "--", "t"}).find("ranks"), std::string::npos);
+  EXPECT_NE(ErrorOf({"stray", "--", "t"}).find("stray"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--nnodes", "2", "--", "t"}).find("--rendezvous"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:1", "--", "t"})
+                .find("count from 0"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf({"--rendezvous", "10.0.0.1:7000", "--", "t"}).find("TLS"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--listen", "0.0.0.0", "--", "t"}).find("TLS"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--staging-budget", "lots", "--", "t"}).find("512MiB"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--job", "a/b", "--", "t"}).find("a/b"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--grace", "-1", "--", "t"}).find("grace"), std::string::npos);
+}
+
+TEST(Options, HelpIsNoError) {
+  const auto parsed = Parse({"--help"});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_NE(parsed->help.find("--ranks"), std::string::npos);
+}
+
+TEST(Options, ByteCounts) {
+  EXPECT_EQ(*ParseByteCount("1048576"), 1048576u);
+  EXPECT_EQ(*ParseByteCount("512MiB"), uint64_t{512} << 20);
+  EXPECT_EQ(*ParseByteCount("4G"), uint64_t{4} << 30);
+  for (const char* bad : {"", "G", "-1", "1.5G", "4Gi", "99999999999999999999", "99999999999T"}) {
+    EXPECT_FALSE(ParseByteCount(bad).ok()) << bad;
+  }
+}
+
+TEST(Options, CommandIsSearchedBeforeAnythingStarts) {
+  const Environment env = ProcessEnvironment();
+  EXPECT_TRUE(FindCommand("sh", env).ok());
+  EXPECT_EQ(FindCommand("/bin/sh", env).value(), "/bin/sh");
+  EXPECT_EQ(FindCommand("no-such-program-xyz", env).status().code(), Code::kNotFound);
+  EXPECT_EQ(FindCommand("/etc/passwd", env).status().code(), Code::kPermissionDenied);
+}
+
+}  // namespace
+}  // namespace ckpt::run

@@ -1,0 +1,118 @@
+#include "coordinator/run/resume.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ckpt::run {
+namespace {
+
+// One staged generation as the nodes together hold it.
+struct GangCopy {
+  bool complete = false;   // all ranks of the gang that staged it have sealed it
+  bool restorable = true;  // every node can restore its own ranks from its RAM
+  bool durable = false;
+  RamCopy copy;
+};
+
+bool Holds(const RamCopy& copy, const std::vector<uint32_t>& ranks) {
+  return copy.full && std::all_of(ranks.begin(), ranks.end(), [&copy](uint32_t rank) {
+           return std::find(copy.ranks.begin(), copy.ranks.end(), rank) != copy.ranks.end();
+         });
+}
+
+std::map<AttemptId, GangCopy> Collect(const std::vector<NodeCopies>& nodes) {
+  std::map<AttemptId, GangCopy> copies;
+  for (const NodeCopies& node : nodes) {
+    for (const RamCopy& copy : node.ram) {
+      GangCopy& gang = copies[copy.id];
+      gang.copy = copy;
+      gang.complete = gang.complete || copy.gang_complete;
+      gang.durable = gang.durable || copy.durable;
+    }
+  }
+  for (auto& [id, gang] : copies) {
+    for (const NodeCopies& node : nodes) {
+      gang.restorable =
+          gang.restorable && std::any_of(node.ram.begin(), node.ram.end(), [&](const RamCopy& c) {
+            return c.id == id && Holds(c, node.ranks);
+          });
+    }
+    // Every rank's sealed copy is there: complete, though nobody lived to hear it.
+    gang.complete = gang.complete || gang.restorable;
+  }
+  return copies;
+}
+
+const storage::CheckpointInfo* NewestVisible(const ResumeInput& input) {
+  const storage::CheckpointInfo* newest = nullptr;
+  for (const storage::CheckpointInfo& info : input.checkpoints) {
+    if (!info.visible || !info.committed || input.damaged.contains(info.id)) continue;
+    if (newest == nullptr || newest->id < info.id) newest = &info;
+  }
+  return newest;
+}
+
+// What may still become durable and is newer than `floor`.
+std::optional<ResumeDecision> Pending(const ResumeInput& input,
+                                      const std::map<AttemptId, GangCopy>& copies,
+                                      const AttemptId& floor) {
+  std::optional<ResumeDecision> wait;
+  const auto consider = [&](const AttemptId& id, bool alive) {
+    if (id <= floor || input.damaged.contains(id)) return;
+    if (wait && id <= wait->copy.id) return;
+    wait = ResumeDecision{.kind = ResumeDecision::Kind::kWait, .drain_alive = alive};
+    wait->copy.id = id;
+  };
+  for (const auto& [id, gang] : copies) {
+    if (gang.complete && !gang.durable) consider(id, true);
+  }
+  for (const storage::CheckpointInfo& info : input.checkpoints) {
+    if (info.draining && !info.committed) consider(info.id, copies.contains(info.id));
+  }
+  return wait;
+}
+
+std::string FreshMessage(const ResumeInput& input) {
+  for (const storage::CheckpointInfo& info : input.checkpoints) {
+    if (info.committed) {
+      return "no checkpoint is usable (" + info.id.ToString() +
+             (input.damaged.contains(info.id) ? " is damaged)" : " is fenced off)") +
+             "; starting from the beginning";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+ResumeDecision DecideResume(const ResumeInput& input) {
+  const std::map<AttemptId, GangCopy> copies = Collect(input.nodes);
+  const storage::CheckpointInfo* stored = NewestVisible(input);
+  ResumeDecision best;
+  if (stored != nullptr) {
+    best.kind = ResumeDecision::Kind::kStore;
+    best.copy.id = stored->id;
+  }
+  for (const auto& [id, gang] : copies) {
+    if (!gang.complete || !gang.restorable || input.damaged.contains(id)) continue;
+    if (best.kind == ResumeDecision::Kind::kFresh || best.copy.id <= id) {
+      best.kind = ResumeDecision::Kind::kRam;
+      best.copy = gang.copy;
+    }
+  }
+  if (input.may_wait) {
+    if (std::optional<ResumeDecision> wait = Pending(input, copies, best.copy.id)) return *wait;
+  }
+  if (best.kind == ResumeDecision::Kind::kFresh) best.message = FreshMessage(input);
+  return best;
+}
+
+std::vector<AttemptId> AdoptableAttempts(const std::vector<NodeCopies>& nodes) {
+  std::vector<AttemptId> adopt;
+  for (const auto& [id, gang] : Collect(nodes)) {
+    if (gang.complete && !gang.durable) adopt.push_back(id);
+  }
+  return adopt;
+}
+
+}  // namespace ckpt::run

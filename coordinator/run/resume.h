@@ -1,0 +1,46 @@
+// Where a launch resumes from: the newest copy that is known, in RAM or in the store, and never
+// silently from zero. Pure: the leader asks again when the store has changed.
+//
+// I1  All ranks resume from one and the same copy.
+// I2  RAM counts only if the copy is gang-complete and full, and every node holds all of its own
+//     ranks.
+// I3  Something newer that may still become durable is waited for, as long as the caller may wait.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/run/gang_link.h"
+#include "libckpt/storage/store.h"
+
+namespace ckpt::run {
+
+struct NodeCopies {
+  std::vector<uint32_t> ranks;  // that run on this node now
+  std::vector<RamCopy> ram;
+};
+
+struct ResumeInput {
+  std::vector<NodeCopies> nodes;
+  std::vector<storage::CheckpointInfo> checkpoints;
+  std::set<AttemptId> damaged;  // failed to load: not again
+  bool may_wait = true;
+};
+
+struct ResumeDecision {
+  enum class Kind { kFresh, kRam, kStore, kWait };
+  Kind kind = Kind::kFresh;
+  RamCopy copy;              // kRam: it; kStore and kWait: `copy.id` only
+  bool drain_alive = false;  // kWait: somebody of this gang holds the copy and writes it
+  std::string message;       // for people; empty if there is nothing unusual
+};
+
+ResumeDecision DecideResume(const ResumeInput& input);
+
+// Attempts of older epochs that a new epoch must adopt: complete in somebody's RAM, not durable
+// yet.
+std::vector<AttemptId> AdoptableAttempts(const std::vector<NodeCopies>& nodes);
+
+}  // namespace ckpt::run

@@ -1,0 +1,103 @@
+#include "coordinator/run/resume.h"
+
+#include <gtest/gtest.h>
+
+namespace ckpt::run {
+namespace {
+
+using Kind = ResumeDecision::Kind;
+
+AttemptId Id(uint64_t epoch, int64_t step, uint32_t attempt) {
+  return AttemptId{Epoch(epoch), Step(step), Attempt(attempt)};
+}
+RamCopy Ram(AttemptId id, std::vector<uint32_t> ranks, bool full = true, bool complete = true) {
+  return RamCopy{.id = id, .gang_complete = complete, .full = full, .ranks = std::move(ranks)};
+}
+storage::CheckpointInfo Stored(AttemptId id) {
+  return {.id = id, .committed = true, .visible = true};
+}
+
+TEST(Resume, NothingIsAFreshStart) {
+  const ResumeDecision d = DecideResume({.nodes = {{{0, 1}, {}}}});
+  EXPECT_EQ(d.kind, Kind::kFresh);
+  EXPECT_EQ(d.message, "");
+}
+
+TEST(Resume, TheNewestVisibleCheckpoint) {
+  auto hidden = Stored(Id(2, 90, 1));
+  hidden.visible = false;
+  const ResumeDecision d = DecideResume(
+      {.nodes = {{{0}, {}}}, .checkpoints = {hidden, Stored(Id(1, 50, 2)), Stored(Id(1, 40, 1))}});
+  EXPECT_EQ(d.kind, Kind::kStore);
+  EXPECT_EQ(d.copy.id, Id(1, 50, 2));
+}
+
+TEST(Resume, I2RamOnlyIfEveryNodeHoldsItsRanks) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0, 1}, {Ram(id, {0, 1})}}, {{2, 3}, {Ram(id, {2, 3})}}},
+                    .checkpoints = {Stored(Id(3, 100, 1))}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kRam);
+  EXPECT_EQ(DecideResume(input).copy.id, id);
+
+  input.nodes[1].ram[0].ranks = {2};  // a rank has moved here without its copy
+  input.may_wait = false;
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore);
+}
+
+TEST(Resume, SealedByAllIsCompleteThoughNobodySaidSo) {
+  const AttemptId id = Id(3, 120, 2);
+  const ResumeInput input{
+      .nodes = {{{0}, {Ram(id, {0}, true, false)}}, {{1}, {Ram(id, {1}, true, false)}}}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kRam);
+  EXPECT_EQ(AdoptableAttempts(input.nodes), std::vector<AttemptId>{id});
+}
+
+TEST(Resume, SealedBySomeIsNothing) {
+  const AttemptId id = Id(3, 120, 2);
+  const ResumeInput input{.nodes = {{{0}, {Ram(id, {0}, true, false)}}, {{1}, {}}}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kFresh);
+  EXPECT_TRUE(AdoptableAttempts(input.nodes).empty());
+}
+
+TEST(Resume, I3ADrainingNewerSaveIsWaitedFor) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0, 1}, {Ram(id, {0, 1}, /*full=*/false)}}},
+                    .checkpoints = {Stored(Id(3, 100, 1))}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kWait);
+  EXPECT_TRUE(DecideResume(input).drain_alive);
+  input.may_wait = false;
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore);
+  input.may_wait = true;
+  input.checkpoints.push_back(Stored(id));
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore);
+  EXPECT_EQ(DecideResume(input).copy.id, id);
+}
+
+TEST(Resume, ADrainingMarkWithoutAHolder) {
+  storage::CheckpointInfo draining{.id = Id(3, 120, 2), .draining = true};
+  const ResumeDecision d =
+      DecideResume({.nodes = {{{0}, {}}}, .checkpoints = {draining, Stored(Id(3, 100, 1))}});
+  EXPECT_EQ(d.kind, Kind::kWait);
+  EXPECT_FALSE(d.drain_alive);
+}
+
+TEST(Resume, RamBeatsAnEqualDurableCopyAndADamagedOneIsSkipped) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0}, {Ram(id, {0})}}},
+                    .checkpoints = {Stored(id), Stored(Id(3, 100, 1))}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kRam);
+  input.damaged.insert(id);
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore);
+  EXPECT_EQ(DecideResume(input).copy.id, Id(3, 100, 1));
+}
+
+TEST(Resume, NeverSilentlyFromZero) {
+  const AttemptId id = Id(3, 120, 2);
+  const ResumeDecision d =
+      DecideResume({.nodes = {{{0}, {}}}, .checkpoints = {Stored(id)}, .damaged = {id}});
+  EXPECT_EQ(d.kind, Kind::kFresh);
+  EXPECT_NE(d.message.find("s120.e3.a2 is damaged"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ckpt::run
