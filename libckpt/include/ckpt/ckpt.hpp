@@ -29,15 +29,21 @@
 
 #include <ckpt/ckpt.h>
 
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <locale>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -109,29 +115,63 @@ namespace internal {
 
 inline std::string HexOf(uint64_t bits) {
   std::string hex(16, '0');
-  for (int i = 15; i >= 0; --i, bits >>= 4)
-    hex[static_cast<size_t>(i)] = "0123456789abcdef"[bits & 15];
+  for (size_t i = 16; i-- > 0; bits >>= 4) hex[i] = "0123456789abcdef"[bits & 15];
   return hex;
 }
 
 inline std::string ToJson(bool value) { return value ? "true" : "false"; }
 inline std::string ToJson(int64_t value) { return std::to_string(value); }
+
+// The fewest significant digits that read back to the same bits, and the power of ten of the first
+// one. `value` is positive and finite. Works in every locale.
+inline std::pair<std::string, int> ShortestDigits(double value) {
+  char text[40];
+  for (int precision = 0;; ++precision) {
+    std::snprintf(text, sizeof text, "%.*e", precision, value);
+    if (precision == 16 || std::strtod(text, nullptr) == value) break;
+  }
+  const std::string all = text;
+  const size_t e = all.find('e');
+  std::string digits;
+  for (const char c : all.substr(0, e))
+    if (c >= '0' && c <= '9') digits += c;
+  return {digits, std::stoi(all.substr(e + 1))};
+}
+
+// As Python's repr spells it.
 inline std::string ToJson(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  return "{\"$float\":\"" + HexOf(bits) + "\"}";
+  if (!std::isfinite(value) || (value == 0 && std::signbit(value)))
+    return "{\"$f\":\"" + HexOf(bits) + "\"}";
+  if (value == 0) return "0.0";
+  const std::string sign = value < 0 ? "-" : "";
+  auto [digits, exponent] = ShortestDigits(value < 0 ? -value : value);
+  const int count = static_cast<int>(digits.size());
+  if (exponent < -4 || exponent >= 16) {
+    std::string power = std::to_string(exponent < 0 ? -exponent : exponent);
+    if (power.size() < 2) power.insert(0, "0");
+    return sign + digits.substr(0, 1) + (count > 1 ? "." + digits.substr(1) : "") +
+           (exponent < 0 ? "e-" : "e+") + power;
+  }
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (count <= exponent + 1)
+    return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
+  return sign + digits.insert(static_cast<size_t>(exponent + 1), ".");
 }
+
+inline constexpr std::string_view kEscapes = "b\bf\fn\nr\rt\t\"\"\\\\";  // letter, character, …
+
 inline std::string ToJson(std::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (byte < 0x20) {
-      json += "\\u00";
-      json += "0123456789abcdef"[byte >> 4];
-      json += "0123456789abcdef"[byte & 15];
+    size_t escape = 1;
+    while (escape < kEscapes.size() && kEscapes[escape] != c) escape += 2;
+    if (escape < kEscapes.size()) {
+      json += {'\\', kEscapes[escape - 1]};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      json += "\\u00" + HexOf(static_cast<unsigned char>(c)).substr(14);
     } else {
       json += c;
     }
@@ -149,20 +189,21 @@ inline void FromJson(const std::string& json, bool* out) {
   *out = json == "true";
 }
 inline void FromJson(const std::string& json, int64_t* out) {
-  size_t used = 0;
-  try {
-    *out = std::stoll(json, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != json.size()) WrongType(json, "integer of 64 bits");
+  const std::from_chars_result read = std::from_chars(json.data(), json.data() + json.size(), *out);
+  if (read.ec != std::errc() || read.ptr != json.data() + json.size())
+    WrongType(json, "integer of 64 bits");
 }
 inline void FromJson(const std::string& json, double* out) {
-  constexpr std::string_view kHead = "{\"$float\":\"";
-  if (json.compare(0, kHead.size(), kHead) != 0 || json.size() != kHead.size() + 18)
+  if (json.compare(0, 7, "{\"$f\":\"") == 0 && json.size() == 25) {
+    uint64_t bits = 0;
+    std::from_chars(json.data() + 7, json.data() + 23, bits, 16);
+    std::memcpy(out, &bits, sizeof bits);
+    return;
+  }
+  std::istringstream stream(json);
+  stream.imbue(std::locale::classic());
+  if (!(stream >> *out) || stream.peek() != std::istringstream::traits_type::eof())
     WrongType(json, "float");
-  const uint64_t bits = std::stoull(json.substr(kHead.size(), 16), nullptr, 16);
-  std::memcpy(out, &bits, sizeof bits);
 }
 inline void FromJson(const std::string& json, std::string* out) {
   if (json.size() < 2 || json.front() != '"') WrongType(json, "string");
@@ -170,11 +211,14 @@ inline void FromJson(const std::string& json, std::string* out) {
   for (size_t i = 1; i + 1 < json.size(); ++i) {
     if (json[i] != '\\') {
       *out += json[i];
-    } else if (json[i + 1] == 'u' && i + 5 < json.size()) {  // canonical: control characters only
-      *out += static_cast<char>(std::stoi(json.substr(i + 2, 4), nullptr, 16));
-      i += 5;
+    } else if (json[++i] == 'u') {
+      int code = 0;  // below 0x20: nothing else is escaped by number
+      std::from_chars(json.data() + i + 1, json.data() + i + 5, code, 16);
+      *out += static_cast<char>(code);
+      i += 4;
     } else {
-      *out += json[++i];
+      const size_t letter = kEscapes.find(json[i]);
+      *out += kEscapes[letter + (letter % 2 == 0 ? 1 : 0)];
     }
   }
 }
