@@ -1,0 +1,55 @@
+#include "libckpt/os/stream.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace ckpt::os {
+
+Result<UniqueFd> OpenAppend(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) return ErrnoStatus(errno, path);
+  return UniqueFd(fd);
+}
+
+Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max) {
+  ReadChunk chunk;
+  chunk.bytes.resize(bytes_max);
+  ssize_t count;
+  do {
+    count = ::read(fd, chunk.bytes.data(), bytes_max);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return ErrnoStatus(errno, "read");
+  chunk.ended = count == 0;
+  chunk.bytes.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return chunk;
+}
+
+Status WriteFully(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      pollfd wait{fd, POLLOUT, 0};
+      ::poll(&wait, 1, -1);
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "write");
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::string> MakePrivateDir(std::string_view prefix) {
+  const char* base = ::getenv("XDG_RUNTIME_DIR");
+  if (base == nullptr || ::access(base, W_OK) != 0) base = ::getenv("TMPDIR");
+  if (base == nullptr || ::access(base, W_OK) != 0) base = "/tmp";
+  std::string path = std::string(base) + "/" + std::string(prefix) + "XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, "making " + path);
+  return path;
+}
+
+}  // namespace ckpt::os

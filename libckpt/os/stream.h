@@ -1,0 +1,28 @@
+// Pipes and log files: bytes in order, no offsets.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "libckpt/base/status.h"
+#include "libckpt/os/fd.h"
+
+namespace ckpt::os {
+
+// For appending, created if missing (mode 0666 less the umask); a symbolic link is not followed.
+Result<UniqueFd> OpenAppend(const std::string& path);
+
+struct ReadChunk {
+  bool ended = false;  // nobody holds the other end any more
+  std::string bytes;   // neither: nothing waits (of a non-blocking descriptor)
+};
+Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max);
+
+// Blocks: as long as the reader does.
+Status WriteFully(int fd, std::string_view bytes);
+
+// A new directory that only this user may enter (mode 0700), beneath $XDG_RUNTIME_DIR, else
+// $TMPDIR, else /tmp; `prefix` begins its name.
+Result<std::string> MakePrivateDir(std::string_view prefix);
+
+}  // namespace ckpt::os
