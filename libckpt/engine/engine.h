@@ -30,9 +30,10 @@ struct LiveTensor {
 // Copies every piece of this generation from the tensors into `region`, ordered after the callers'
 // streams, and returns when the bytes are there. `region` must be FILLING. Own threads, no OpenMP.
 // `progress` gets bytes done (any thread). Errors: the device's, naming tensor and rank; the region
-// stays FILLING.
+// stays FILLING. `threads` copy host memory, the caller's included; 0 chooses.
 Status Capture(const std::vector<LiveTensor>& tensors, StagingRegion* region,
-               const std::function<void(uint64_t)>& progress, const Deadline& deadline);
+               const std::function<void(uint64_t)>& progress, const Deadline& deadline,
+               uint32_t threads = 0);
 
 // What a writing rank reports to the leader; agreement never travels by looking at the file system.
 struct ShardReport {
@@ -68,6 +69,7 @@ Result<std::string> BuildManifest(const JobId& job, const AttemptId& id,
 struct LoadOptions {
   bool verify = true;
   std::function<void(uint64_t done, uint64_t total)> progress;
+  uint32_t threads = 0;  // that read and place, the caller's included; 0 chooses
 };
 
 // A committed checkpoint, opened. Threads: Load and Values are safe for concurrent calls.
@@ -93,8 +95,10 @@ Result<std::unique_ptr<CheckpointReader>> OpenCheckpoint(storage::Store* store,
 // The newest visible checkpoint that opens; skipped ones are described in `skipped`. kNotFound if
 // there is none at all; kDataLoss if there are some and none opens (never a silent start from
 // zero).
+// `except` are passed over: a caller whose Load found damage goes on to the one before it.
 Result<std::unique_ptr<CheckpointReader>> OpenNewest(storage::Store* store,
-                                                     std::vector<std::string>* skipped);
+                                                     std::vector<std::string>* skipped,
+                                                     const std::vector<AttemptId>& except = {});
 
 // The same from staged RAM: `regions` are the regions of one node, of one generation, mapped
 // read-only. Digests are compared where they exist.

@@ -1,0 +1,79 @@
+#include "libckpt/engine/parallel.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "libckpt/base/mutex.h"
+
+namespace ckpt::engine {
+namespace {
+
+struct Shared {
+  uint64_t count;
+  const std::function<Status(uint64_t, uint32_t)>& body;
+  std::atomic<uint64_t> next{0};
+  Mutex mutex;
+  Status first_error CKPT_GUARDED_BY(mutex);
+};
+
+struct Worker {
+  Shared* shared = nullptr;
+  uint32_t index = 0;
+  pthread_t thread{};
+};
+
+void Work(Shared* shared, uint32_t thread) {
+  for (uint64_t i; (i = shared->next.fetch_add(1)) < shared->count;) {
+    Status status = shared->body(i, thread);
+    if (status.ok()) continue;
+    shared->next.store(shared->count);
+    MutexLock lock(shared->mutex);
+    if (shared->first_error.ok()) shared->first_error = std::move(status);
+  }
+}
+
+void* RunWorker(void* argument) {
+  const auto* worker = static_cast<Worker*>(argument);
+  pthread_setname_np(pthread_self(), "ckpt-copy");
+  Work(worker->shared, worker->index);
+  return nullptr;
+}
+
+// Threads are the program's guests: they inherit a mask with every signal blocked.
+void StartWorkers(std::vector<Worker>* workers) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (size_t i = 0; i < workers->size(); ++i) {
+    Worker& worker = (*workers)[i];
+    if (pthread_create(&worker.thread, nullptr, RunWorker, &worker) != 0) {
+      workers->resize(i);
+      break;
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+
+Status ParallelFor(uint64_t count, uint32_t threads,
+                   const std::function<Status(uint64_t, uint32_t)>& body) {
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t wanted = threads == 0 ? std::min(kCopyThreadsDefault, cores) : threads;
+  const uint64_t used = std::min<uint64_t>({wanted, kCopyThreadsMax, std::max<uint64_t>(count, 1)});
+  Shared shared{count, body};
+  std::vector<Worker> workers(used - 1);
+  for (uint32_t i = 0; i < workers.size(); ++i) workers[i] = Worker{&shared, i + 1};
+  StartWorkers(&workers);
+  Work(&shared, 0);
+  for (const Worker& worker : workers) pthread_join(worker.thread, nullptr);
+  MutexLock lock(shared.mutex);
+  return shared.first_error;
+}
+
+}  // namespace ckpt::engine
