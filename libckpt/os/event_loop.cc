@@ -179,11 +179,7 @@ void EventLoop::Post(Task task) {
 }
 
 void EventLoop::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopped_ = true;
-  }
-  Post([] {});
+  Post([this] { stopped_ = true; });
 }
 
 bool EventLoop::RunPosted() {
@@ -198,13 +194,8 @@ bool EventLoop::RunPosted() {
 
 Status EventLoop::Run() {
   const Deadline forever = Deadline::Infinite("event loop");
-  for (;;) {
-    {
-      MutexLock lock(mutex_);
-      if (stopped_) return OkStatus();
-    }
-    CKPT_RETURN_IF_ERROR(RunOnce(forever).status());
-  }
+  while (!stopped_) CKPT_RETURN_IF_ERROR(RunOnce(forever).status());
+  return OkStatus();
 }
 
 Result<bool> EventLoop::RunOnce(const Deadline& deadline) {

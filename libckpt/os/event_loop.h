@@ -54,7 +54,8 @@ class EventLoop {
   // Threads: any. Tasks run in the order they were posted; those left when the loop is destroyed
   // are dropped.
   void Post(Task task);
-  // Threads: any. Run returns after the callback in progress. Sticky: a later Run returns at once.
+  // Threads: any. Run returns once what was posted before has run. Sticky: a later Run returns at
+  // once.
   void Stop();
 
   // Until Stop.
@@ -82,6 +83,7 @@ class EventLoop {
 
   UniqueFd epoll_, event_, timer_, signal_;
   uint64_t next_id_ = 1;
+  bool stopped_ = false;  // of the loop's thread
   std::unordered_map<int, uint64_t> fd_ids_;
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_;
   std::unordered_map<TimerId, Timer> timers_;
@@ -90,7 +92,6 @@ class EventLoop {
 
   Mutex mutex_;
   std::vector<Task> posted_ CKPT_GUARDED_BY(mutex_);
-  bool stopped_ CKPT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ckpt::os

@@ -222,17 +222,20 @@ Result<std::vector<ProcessInfo>> LivingDescendants() {
   return all;
 }
 
+// Two empty listings in a row: /proc is not read at one instant, and a process that forks and ends
+// meanwhile can slip through one.
 Status KillDescendants(pid_t of, const std::vector<pid_t>& keep, const Deadline& deadline) {
-  for (;;) {
+  for (int empty_count = 0;;) {
     CKPT_ASSIGN_OR_RETURN(std::vector<ProcessInfo> living, Descendants(of));
     std::erase_if(living, [](const ProcessInfo& process) { return process.ended; });
     for (const ProcessInfo& process : living) KillExactly(process);
     ReapOrphans(keep);
-    if (living.empty()) return OkStatus();
-    if (deadline.Expired()) {
+    empty_count = living.empty() ? empty_count + 1 : 0;
+    if (empty_count == 2) return OkStatus();
+    if (deadline.Expired() && !living.empty()) {
       return deadline.Exceeded().Annotate("processes that do not die: " + NameThem(living));
     }
-    ::poll(nullptr, 0, 2);
+    if (!living.empty()) ::poll(nullptr, 0, 2);
   }
 }
 

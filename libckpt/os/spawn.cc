@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -186,11 +187,12 @@ Result<Pidfd> Spawn(const SpawnOptions& options) {
   if (pid < 0) return ErrnoStatus(error, "starting " + options.argv[0]);
 
   report.second.Reset();
-  CKPT_ASSIGN_OR_RETURN(Pidfd child, Pidfd::Open(pid));
-  const Status started = AwaitExec(report.first.get(), options);
+  Result<Pidfd> child = Pidfd::Open(pid);
+  const Status started = child.ok() ? AwaitExec(report.first.get(), options) : child.status();
   if (started.ok()) return child;
-  child.Signal(SIGKILL).IgnoreError();
-  child.Reap(Deadline("reaping", std::chrono::seconds(10))).status().IgnoreError();
+  ::kill(pid, SIGKILL);  // not reaped yet, so the number is still its own
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
   return started;
 }
 

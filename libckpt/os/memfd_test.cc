@@ -1,0 +1,135 @@
+#include "libckpt/os/memfd.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "libckpt/os/futex.h"
+#include "libckpt/os/thread.h"
+
+namespace ckpt::os {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(Memfd, SizeAndSealsAreFixed) {
+  Result<Memfd> memory = Memfd::Create("test", 10000);
+  ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+  EXPECT_EQ(memory->bytes(), 10000u);
+  EXPECT_NE(ftruncate(memory->fd(), 1), 0);
+  EXPECT_NE(ftruncate(memory->fd(), 20000), 0);
+  EXPECT_NE(fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+  EXPECT_EQ(fcntl(memory->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  EXPECT_EQ(Memfd::Create("test", 0).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Memfd, MappingsOfDuplicatesShowTheSameBytes) {
+  Result<Memfd> memory = Memfd::Create("test", 1 << 20);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_TRUE(memory->Reserve().ok());
+  Result<Memfd> copy = memory->Dup();
+  ASSERT_TRUE(copy.ok());
+  EXPECT_EQ(copy->inode(), memory->inode());
+  Result<Mapping> writable = memory->Map({.writable = true, .populate = true});
+  Result<Mapping> readable = copy->Map({.writable = false});
+  ASSERT_TRUE(writable.ok() && readable.ok());
+  std::memcpy(writable->data() + 12345, "hello", 5);
+  EXPECT_EQ(std::memcmp(readable->data() + 12345, "hello", 5), 0);
+  memory = Memfd();
+  EXPECT_EQ(std::memcmp(readable->data() + 12345, "hello", 5), 0) << "a mapping needs no fd";
+}
+
+TEST(Memfd, DescriptorsFromOutsideAreChecked) {
+  Result<Memfd> good = Memfd::Create("test", 4096);
+  ASSERT_TRUE(good.ok());
+  EXPECT_TRUE(Memfd::FromFd(DupFd(good->fd()).value()).ok());
+  EXPECT_TRUE(Memfd::FromFd(DupFd(good->fd()).value(), 4096).ok());
+  EXPECT_EQ(Memfd::FromFd(DupFd(good->fd()).value(), 8192).status().code(), Code::kInvalidArgument);
+
+  UniqueFd unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
+  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_EQ(Memfd::FromFd(std::move(unsealed)).status().code(), Code::kInvalidArgument);
+
+  UniqueFd empty(memfd_create("empty", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(fcntl(empty.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK), 0);
+  EXPECT_EQ(Memfd::FromFd(std::move(empty)).status().code(), Code::kInvalidArgument);
+
+  Result<std::pair<UniqueFd, UniqueFd>> pipe = MakePipe();
+  ASSERT_TRUE(pipe.ok());
+  EXPECT_EQ(Memfd::FromFd(std::move(pipe->first)).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Memfd::FromFd(UniqueFd()).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Mapping, AnonymousIsZeroAndMovable) {
+  Result<Mapping> mapping = Mapping::Anonymous(1 << 16, true);
+  ASSERT_TRUE(mapping.ok());
+  for (const std::byte byte : mapping->bytes()) ASSERT_EQ(byte, std::byte{0});
+  Mapping other = std::move(*mapping);
+  EXPECT_FALSE(mapping->valid());
+  other.data()[7] = std::byte{1};
+  *mapping = std::move(other);
+  EXPECT_EQ(mapping->data()[7], std::byte{1});
+  EXPECT_EQ(Mapping::Anonymous(0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Mapping::Anonymous(uint64_t{1} << 60).status().code(), Code::kResourceExhausted);
+}
+
+TEST(Futex, WakesAcrossMappings) {
+  Result<Memfd> memory = Memfd::Create("futex", 4096);
+  ASSERT_TRUE(memory.ok());
+  Result<Mapping> ours = memory->Map(), theirs = memory->Map();
+  ASSERT_TRUE(ours.ok() && theirs.ok());
+  auto* word = reinterpret_cast<std::atomic<uint32_t>*>(ours->data());
+  auto* other = reinterpret_cast<std::atomic<uint32_t>*>(theirs->data());
+  Thread waker("waker", [&] {
+    other->store(1);
+    FutexWakeAll(reinterpret_cast<uint32_t*>(other));
+  });
+  const Deadline deadline("futex test", seconds(60));
+  while (word->load() == 0) {
+    ASSERT_TRUE(FutexWait(reinterpret_cast<uint32_t*>(word), 0, deadline).ok());
+  }
+  waker.Join();
+}
+
+TEST(Futex, HasADeadlineAndSeesAChangedWord) {
+  std::atomic<uint32_t> word{5};
+  auto* address = reinterpret_cast<uint32_t*>(&word);
+  EXPECT_TRUE(FutexWait(address, 4, Deadline("changed", seconds(60))).ok());
+  const Status status = FutexWait(address, 5, Deadline("waiting for nobody", milliseconds(1)));
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("waiting for nobody"), std::string::npos);
+}
+
+TEST(WorkerPool, RunsAllAndRefusesBeyondItsBound) {
+  std::atomic<int> done{0};
+  std::atomic<bool> go{false};
+  WorkerPool pool("test", 2, 3);
+  const auto task = [&] {
+    while (!go)
+      FutexWait(reinterpret_cast<uint32_t*>(&go), 0, Deadline("go", milliseconds(1))).IgnoreError();
+    ++done;
+  };
+  int accepted = 0;
+  Status refused;
+  while ((refused = pool.TrySubmit(task)).ok()) ASSERT_LE(++accepted, 5);
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_EQ(pool.Drain(Deadline("drain", milliseconds(1))).code(), Code::kDeadlineExceeded);
+  go = true;
+  EXPECT_TRUE(pool.Submit(task, Deadline("room in the pool", seconds(60))).ok());
+  EXPECT_TRUE(pool.Drain(Deadline("drain", seconds(60))).ok());
+  EXPECT_EQ(done, accepted + 1);
+  EXPECT_TRUE(pool.Submit(task, Deadline("room", seconds(60))).ok());
+  pool.Shutdown();
+  EXPECT_EQ(done, accepted + 2) << "what was accepted is run";
+  EXPECT_EQ(pool.TrySubmit(task).code(), Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace ckpt::os
