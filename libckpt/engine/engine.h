@@ -70,6 +70,9 @@ struct LoadOptions {
   bool verify = true;
   std::function<void(uint64_t done, uint64_t total)> progress;
   uint32_t threads = 0;  // that read and place, the caller's included; 0 chooses
+  // Ranks of the job that loads; 0: as many as the checkpoint has. Under another number a rank's
+  // state need not have all that the rank of that number had, only what every rank had.
+  uint32_t world = 0;
 };
 
 // A committed checkpoint, opened. Threads: Load and Values are safe for concurrent calls.

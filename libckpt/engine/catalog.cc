@@ -1,0 +1,193 @@
+#include "libckpt/engine/catalog.h"
+
+#include <algorithm>
+#include <set>
+
+#include "libckpt/engine/live.h"
+#include "libckpt/plan/claims.h"
+#include "libckpt/plan/tiling.h"
+
+namespace ckpt::engine {
+namespace {
+
+using format::Placement;
+using format::TensorMeta;
+
+constexpr size_t kProblemsShownMax = 64;
+
+std::string ShapeText(const std::vector<uint64_t>& shape) {
+  std::string text = "[";
+  for (size_t d = 0; d < shape.size(); ++d) text += (d ? "," : "") + std::to_string(shape[d]);
+  return text + "]";
+}
+
+std::string RankText(Rank rank) { return "rank " + std::to_string(rank.value()); }
+
+}  // namespace
+
+struct Catalog::Problems {
+  size_t count = 0;
+  std::string text;
+
+  void Add(const std::string& name, const std::string& problem) {
+    if (++count > kProblemsShownMax) return;
+    text += (text.empty() ? "" : "; ") + plan::Quoted(name) + " " + problem;
+  }
+  Status ToStatus(Rank rank) const {
+    if (count == 0) return OkStatus();
+    std::string message = RankText(rank) + ": the state does not match the checkpoint: " + text;
+    if (count > kProblemsShownMax) {
+      message += "; and " + std::to_string(count - kProblemsShownMax) + " more";
+    }
+    return InvalidArgument(message);
+  }
+};
+
+Catalog::Catalog(const std::vector<format::RankLayout>& layouts,
+                 const std::vector<std::unique_ptr<ChunkSource>>& sources)
+    : layouts_(layouts), sources_(sources) {
+  for (const format::RankLayout& layout : layouts) {
+    for (const TensorMeta& tensor : layout.tensors) {
+      Entry& entry = entries_[tensor.name];
+      ++entry.ranks;
+      const TensorMeta*& first = tensor.tied_to.empty() ? entry.untied : entry.tied;
+      if (first == nullptr) first = &tensor;
+    }
+  }
+  for (uint32_t s = 0; s < sources.size(); ++s) {
+    const auto& tensors = sources[s]->tensors();
+    for (uint32_t t = 0; t < tensors.size(); ++t) {
+      stored_[tensors[t].name].push_back(StoredBox{s, t, &tensors[t]});
+    }
+  }
+}
+
+const TensorMeta* Catalog::OfRank(Rank rank, const std::string& name) const {
+  if (rank.value() >= layouts_.size()) return nullptr;
+  for (const TensorMeta& tensor : layouts_[rank.value()].tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+void Catalog::CheckTarget(Rank rank, const LiveTensor& target, Problems* problems,
+                          std::vector<Wanted>* wanted) const {
+  const TensorMeta& meta = target.meta;
+  Status live = format::CheckTensor(meta);
+  if (live.ok()) live = CheckLive(target);
+  if (!live.ok()) {
+    return problems->Add(meta.name, "cannot be loaded: " + live.message());
+  }
+  const auto it = entries_.find(meta.name);
+  if (it == entries_.end()) return problems->Add(meta.name, "is missing in the checkpoint");
+  const Entry& entry = it->second;
+  const TensorMeta* stored = entry.untied != nullptr ? entry.untied : entry.tied;
+  if ((stored->placement == Placement::kPerRank) != (meta.placement == Placement::kPerRank)) {
+    return problems->Add(meta.name, stored->placement == Placement::kPerRank
+                                        ? "is per rank in the checkpoint, but not here"
+                                        : "is per rank here, but not in the checkpoint");
+  }
+  if (meta.placement == Placement::kPerRank) {
+    stored = OfRank(rank, meta.name);
+    if (stored == nullptr) {
+      return problems->Add(meta.name, "is per rank, and the checkpoint of " +
+                                          std::to_string(layouts_.size()) + " ranks has none of " +
+                                          RankText(rank));
+    }
+  }
+  if (stored->dtype != meta.dtype) {
+    problems->Add(meta.name, "has dtype " + std::string(format::DTypeName(meta.dtype)) + " here, " +
+                                 std::string(format::DTypeName(stored->dtype)) +
+                                 " in the checkpoint");
+  }
+  if (stored->global_shape != meta.global_shape) {
+    problems->Add(meta.name, "has global shape " + ShapeText(meta.global_shape) + " here, " +
+                                 ShapeText(stored->global_shape) + " in the checkpoint");
+  }
+  if (!meta.tied_to.empty()) {
+    if (entry.tied == nullptr) {
+      problems->Add(meta.name, "is tied to " + plan::Quoted(meta.tied_to) +
+                                   " here, but stored by itself in the checkpoint");
+    }
+    return;
+  }
+  if (meta.local.Empty()) return;
+  wanted->push_back(Wanted{&target, stored->tied_to.empty() ? meta.name : stored->tied_to});
+}
+
+// What this rank had must be wanted; under another number of ranks, what every rank had.
+void Catalog::CheckExtra(Rank rank, uint32_t world, const std::vector<LiveTensor>& targets,
+                         Problems* problems) const {
+  std::set<std::string_view> names;
+  for (const LiveTensor& target : targets) names.insert(target.meta.name);
+  const bool same_world = world == 0 || world == layouts_.size();
+  if (same_world && rank.value() < layouts_.size()) {
+    for (const TensorMeta& tensor : layouts_[rank.value()].tensors) {
+      if (!names.count(tensor.name)) {
+        problems->Add(tensor.name, "is in the checkpoint, but not in this state");
+      }
+    }
+    return;
+  }
+  for (const auto& [name, entry] : entries_) {
+    const TensorMeta* meta = entry.untied != nullptr ? entry.untied : entry.tied;
+    const bool everywhere =
+        entry.ranks == layouts_.size() && meta->placement != Placement::kPerRank;
+    if (everywhere && !names.count(name)) {
+      problems->Add(name, "is in the checkpoint on every rank, but not in this state");
+    }
+  }
+}
+
+Result<std::vector<Wanted>> Catalog::Match(Rank rank, uint32_t world,
+                                           const std::vector<LiveTensor>& targets) const {
+  Problems problems;
+  std::vector<Wanted> wanted;
+  for (const LiveTensor& target : targets) CheckTarget(rank, target, &problems, &wanted);
+  CheckExtra(rank, world, targets, &problems);
+  CKPT_RETURN_IF_ERROR(problems.ToStatus(rank));
+  return wanted;
+}
+
+Result<std::vector<StoredBox>> Catalog::Cover(Rank rank, const std::string& stored_name,
+                                              const TensorMeta& tensor) const {
+  const auto damaged = [&](const std::string& what) {
+    return DataLoss("tensor " + plan::Quoted(stored_name) + ": " + what);
+  };
+  std::vector<StoredBox> boxes;
+  const auto it = stored_.find(stored_name);
+  if (it != stored_.end()) boxes = it->second;
+  std::erase_if(boxes, [&](const StoredBox& box) {
+    const bool same_shape = box.meta->global_shape == tensor.global_shape;
+    return (tensor.placement == Placement::kPerRank && sources_[box.source]->rank() != rank) ||
+           (same_shape && tensor.local.Intersect(box.meta->box).Empty());
+  });
+  for (const StoredBox& box : boxes) {
+    if (box.meta->dtype != tensor.dtype || box.meta->global_shape != tensor.global_shape) {
+      return damaged("its shard of " + RankText(sources_[box.source]->rank()) +
+                     " contradicts the layout");
+    }
+  }
+  std::stable_sort(boxes.begin(), boxes.end(), [&](const StoredBox& a, const StoredBox& b) {
+    return sources_[a.source]->rank() == rank && sources_[b.source]->rank() != rank;
+  });
+  std::vector<StoredBox> distinct;
+  for (const StoredBox& box : boxes) {
+    const bool seen = std::any_of(distinct.begin(), distinct.end(), [&](const StoredBox& other) {
+      return other.meta->box == box.meta->box;
+    });
+    if (!seen) distinct.push_back(box);
+  }
+  std::vector<format::Box> parts;
+  for (const StoredBox& box : distinct) parts.push_back(tensor.local.Intersect(box.meta->box));
+  std::vector<const format::Box*> refs;
+  for (const format::Box& part : parts) refs.push_back(&part);
+  const auto fault = plan::CheckTiling(tensor.local, refs);
+  if (!fault) return distinct;
+  return damaged(fault->overlap ? "stored boxes overlap"
+                                : std::to_string(fault->missing_elements) + " of " +
+                                      std::to_string(tensor.local.ElementCount()) +
+                                      " elements are stored nowhere in reach");
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,133 @@
+#include "libckpt/engine/reader.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "libckpt/base/fault.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/engine/parallel.h"
+#include "libckpt/engine/placer.h"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr size_t kDamageShownMax = 64;
+
+// Damage found by several threads, reported in order of shard and chunk.
+class DamageList {
+ public:
+  void Add(uint64_t order, std::string message) {
+    MutexLock lock(mutex_);
+    found_.emplace(order, std::move(message));
+  }
+  Status ToStatus() {
+    MutexLock lock(mutex_);
+    if (found_.empty()) return OkStatus();
+    std::string text;
+    size_t shown = 0;
+    for (const auto& [order, message] : found_) {
+      if (++shown > kDamageShownMax) break;
+      text += (text.empty() ? "" : "\n") + message;
+    }
+    if (found_.size() > kDamageShownMax) {
+      text += "\nand " + std::to_string(found_.size() - kDamageShownMax) + " more";
+    }
+    return DataLoss(text);
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<uint64_t, std::string> found_ CKPT_GUARDED_BY(mutex_);
+};
+
+template <typename Item>
+Status AddShared(const std::vector<Item>& items, bool own, bool known, Rank from,
+                 std::set<std::string>* names, std::vector<Item>* out) {
+  for (const Item& item : items) {
+    if (!own && item.scope == format::Scope::kPerRank) {
+      if (known) continue;
+      return FailedPrecondition("'" + item.name + "' is per rank (rank " +
+                                std::to_string(from.value()) +
+                                " has one), and this checkpoint has no such rank");
+    }
+    if (names->insert(item.name).second) out->push_back(item);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& values, Rank rank) {
+  format::RankValues out;
+  std::set<std::string> value_names, blob_names;
+  const bool known = rank.value() < values.size();
+  const auto add = [&](uint32_t r, bool own) -> Status {
+    CKPT_RETURN_IF_ERROR(
+        AddShared(values[r].values, own, known, Rank(r), &value_names, &out.values));
+    return AddShared(values[r].blobs, own, known, Rank(r), &blob_names, &out.blobs);
+  };
+  if (known) CKPT_RETURN_IF_ERROR(add(rank.value(), true));
+  for (uint32_t r = 0; r < values.size(); ++r) CKPT_RETURN_IF_ERROR(add(r, false));
+  return out;
+}
+
+SourceReader::SourceReader(std::string description, AttemptId id,
+                           std::vector<format::RankLayout> layouts,
+                           std::vector<format::RankValues> values,
+                           std::vector<std::unique_ptr<ChunkSource>> sources)
+    : description_(std::move(description)),
+      id_(id),
+      layouts_(std::move(layouts)),
+      values_(std::move(values)),
+      sources_(std::move(sources)),
+      catalog_(layouts_, sources_) {}
+
+Result<format::RankValues> SourceReader::Values(Rank rank) const {
+  auto values = ValuesOf(values_, rank);
+  if (!values.ok()) return std::move(values).status().Annotate(description_);
+  return values;
+}
+
+Status SourceReader::Load(Rank rank, const std::vector<LiveTensor>& targets,
+                          const LoadOptions& options) {
+  auto wanted = catalog_.Match(rank, options.world, targets);
+  if (!wanted.ok()) return std::move(wanted).status().Annotate(description_);
+  return Place(catalog_, sources_, rank, wanted.value(), options).Annotate(description_);
+}
+
+Status SourceReader::Verify(const LoadOptions& options) {
+  CKPT_FAULT("engine.verify.begin");
+  std::vector<std::pair<uint32_t, uint64_t>> chunks;
+  uint64_t total = 0;
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    for (uint64_t c = 0; c < sources_[s]->chunks().size(); ++c) {
+      chunks.emplace_back(s, c);
+      total += sources_[s]->chunks()[c].end - sources_[s]->chunks()[c].begin;
+    }
+  }
+  DamageList damage;
+  std::atomic<uint64_t> done{0};
+  struct Scratch {
+    std::vector<std::byte> bytes;
+    std::vector<ByteSpan> spans;
+  };
+  std::deque<Scratch> scratch(kCopyThreadsMax);
+  CKPT_RETURN_IF_ERROR(
+      ParallelFor(chunks.size(), options.threads, [&](uint64_t i, uint32_t thread) -> Status {
+        const auto [s, c] = chunks[i];
+        Scratch& mine = scratch[thread];
+        Status status = sources_[s]->Fetch(c, /*verify=*/true, &mine.bytes, &mine.spans);
+        if (status.ok()) status = sources_[s]->Inspect(c, mine.spans);
+        if (!status.ok() && status.code() != Code::kDataLoss) return status;
+        if (!status.ok()) damage.Add(i, status.message());
+        const format::ChunkRange& range = sources_[s]->chunks()[c];
+        const uint64_t now = done.fetch_add(range.end - range.begin) + range.end - range.begin;
+        if (options.progress) options.progress(now, total);
+        return OkStatus();
+      }).Annotate(description_));
+  return damage.ToStatus().Annotate(description_);
+}
+
+}  // namespace ckpt::engine
