@@ -78,6 +78,7 @@ class ListBuilder {
 void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
   Numbering numbering;
   std::vector<Numbering> boxes;
+  std::vector<std::vector<std::pair<uint32_t, int32_t>>> holders;  // rank, its box
   ListBuilder lists(&tables->rank_tensors);
   for (uint32_t r = 0; r < manifest.world(); ++r) {
     std::vector<uint32_t> list;
@@ -88,21 +89,25 @@ void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
         TensorRow& row = tables->tensors.emplace_back();
         row.meta = tensor;
         row.meta.local = WholeBox(tensor.global_shape);
-        row.boxes_of.assign(manifest.world(), -1);
         boxes.emplace_back();
+        holders.emplace_back();
       }
       TensorRow& row = tables->tensors[number];
       const std::string key = DimsKey(tensor.local.offset) + DimsKey(tensor.local.shape);
-      row.boxes_of[r] = static_cast<int32_t>(boxes[number].Of(key, &fresh));
+      holders[number].emplace_back(r, static_cast<int32_t>(boxes[number].Of(key, &fresh)));
       if (fresh) row.boxes.push_back(tensor.local);
       list.push_back(number);
     }
     lists.Add(std::move(list));
   }
-  for (TensorRow& row : tables->tensors) {
-    if (row.boxes.size() != 1 || row.boxes[0] != row.meta.local) continue;
-    row.boxes.clear();
-    row.boxes_of.clear();
+  for (size_t i = 0; i < holders.size(); ++i) {
+    TensorRow& row = tables->tensors[i];
+    if (row.boxes.size() == 1 && row.boxes[0] == row.meta.local) {
+      row.boxes.clear();
+      continue;
+    }
+    row.boxes_of.assign(manifest.world(), -1);
+    for (const auto& [rank, box] : holders[i]) row.boxes_of[rank] = box;
   }
 }
 
