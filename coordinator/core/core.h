@@ -19,6 +19,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -78,8 +79,9 @@ class Core {
   // True when something waits on a clock: the driver then calls Step(Tick) several times a second.
   bool NeedsTicks() const;
 
- private:
   class Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

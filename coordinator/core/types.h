@@ -189,6 +189,7 @@ struct Member {
   bool launched = false;  // the launch was sent at least once
   std::string message;
   // Not stored:
+  std::vector<Method> methods;
   bool heard = false;           // reported since its node connected
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
 };
@@ -218,6 +219,7 @@ struct Job {
   std::string gang_address;
   StopPurpose stop = StopPurpose::kNone;
   uint64_t stop_op = 0;  // names the order to the agents
+  uint64_t kill_op = 0;  // likewise, of the kill that overrides it
   bool stop_kill = false;
   int64_t stop_budget_ns = 0;    // re-armed in full after a restart
   int64_t stop_deadline_ns = 0;  // not stored
@@ -225,6 +227,7 @@ struct Job {
   uint64_t last_op_id = 0;       // the one whose times `last_stop` holds
   uint64_t last_stop_epoch = 0;
   PhaseTimes last_stop;
+  bool last_stop_clean = false;  // released by its gang, not killed or crashed
   // What each node said of its copies, by (node, epoch).
   std::map<std::pair<std::string, uint64_t>, std::vector<CopyState>> copies;
   std::vector<Method> methods;

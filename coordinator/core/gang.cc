@@ -1,0 +1,339 @@
+// Launching, stopping, and what becomes of a gang once no process of it is left.
+#include <algorithm>
+
+#include "coordinator/core/impl.h"
+#include "libckpt/base/clock.h"
+
+namespace ckpt::core {
+namespace {
+
+constexpr int64_t kKillBudgetNs = 10 * kSecondNs;
+constexpr int64_t kLaunchGraceNs = 45 * kSecondNs;  // beyond the silence that any agent is allowed
+constexpr std::string_view kRefused = "refused to start: ";
+
+const char* SourceOf(StopPurpose purpose) {
+  switch (purpose) {
+    case StopPurpose::kPreempt:
+    case StopPurpose::kUndo:
+      return "preemption";
+    case StopPurpose::kCrash:
+      return "crash";
+    default:
+      return "operator";
+  }
+}
+
+std::string Describe(const Placement& placement) {
+  std::string text;
+  for (const NodePlacement& place : placement) {
+    const uint32_t last = place.first_rank + place.rank_count - 1;
+    text += (text.empty() ? "" : ", ") + place.node + " (rank" +
+            (place.rank_count == 1 ? " " : "s ") + std::to_string(place.first_rank);
+    if (place.rank_count > 1) text += "-" + std::to_string(last);
+    text += ")";
+  }
+  return text;
+}
+
+template <typename Pred>
+bool AllMembers(const Job& job, Pred pred) {
+  return std::all_of(job.members.begin(), job.members.end(), pred);
+}
+bool AnyIn(const Job& job, NodeJobState state) {
+  return !AllMembers(job, [&](const Member& m) { return m.state != state; });
+}
+
+}  // namespace
+
+// ---- launching
+
+void Core::Impl::LaunchAt(Job& job, const Placement& placement) {
+  Edit(job.spec.name);
+  job.epoch = job.epoch_seen = 1 + std::max(job.epoch, job.epoch_seen);
+  job.token = options_.mint_token();
+  job.launch_op = MintOpId();
+  job.gang_address.clear();
+  job.members.clear();
+  for (const NodePlacement& place : placement) job.members.push_back({place});
+  job.state = JobState::kStarting;
+  job.stop = StopPurpose::kNone;
+  job.stop_kill = false;
+  job.reason.clear();
+  job.step_seconds = 0;
+  Emit("launched", &job, "epoch " + std::to_string(job.epoch) + " on " + Describe(placement));
+  LaunchMembers(job);
+  settle_ = true;
+}
+
+// The leader first: the others join at the address that it reports.
+void Core::Impl::LaunchMembers(Job& job) {
+  if (job.stop != StopPurpose::kNone) return;
+  for (Member& member : job.members) {
+    const bool turn = member.place.node_rank == 0 || !job.gang_address.empty();
+    if (turn && !member.launched && Connected(member.place.node)) SendLaunch(job, member);
+  }
+}
+
+void Core::Impl::SendLaunch(Job& job, Member& member) {
+  Edit(job.spec.name);
+  const NodeInfo& node = nodes_.at(member.place.node).info;
+  member.launched = true;
+  member.boot_ns = node.boot_ns;
+  member.heard = false;
+  member.silent_since_ns = now_.boot_ns + kLaunchGraceNs;
+  stopping_.insert(job.spec.name);
+  Launch launch;
+  launch.job = job.spec.name;
+  launch.epoch = job.epoch;
+  launch.op_id = job.launch_op;
+  launch.spec = job.spec;
+  launch.place = member.place;
+  launch.nnodes = static_cast<uint32_t>(job.members.size());
+  if (member.place.node_rank != 0) launch.leader_address = job.gang_address;
+  launch.token = job.token;
+  launch.listen_host = node.address;
+  launch.job_id = job.job_id;
+  SendTo(member.place.node, std::move(launch));
+}
+
+bool Core::Impl::RelaunchInPlace(Job& job) {
+  const auto place = OldPlace(job, Rooms(job.op_id));
+  if (place) LaunchAt(job, *place);
+  return place.has_value();
+}
+
+// ---- stopping
+
+void Core::Impl::BeginStop(Job& job, StopPurpose purpose, bool kill, int64_t budget_ns) {
+  Edit(job.spec.name);
+  job.stop = purpose;
+  job.stop_budget_ns = budget_ns;
+  job.stop_deadline_ns = now_.boot_ns + budget_ns;
+  if (purpose != StopPurpose::kCrash) job.state = JobState::kSuspending;
+  stopping_.insert(job.spec.name);
+  settle_ = true;
+  if (kill) {
+    OrderKill(job);
+    return;
+  }
+  job.stop_kill = false;
+  job.stop_op = MintOpId();
+  job.last_stop = {};
+  job.last_stop_epoch = job.epoch;
+  job.last_op_id = job.op_id;
+  job.member_bytes.clear();
+  for (Member& member : job.members) SendStop(job, member);
+}
+
+void Core::Impl::OrderKill(Job& job) {
+  Edit(job.spec.name);
+  job.stop_kill = true;
+  job.kill_op = MintOpId();
+  for (Member& member : job.members) {
+    if (!member.launched) member.state = NodeJobState::kFailed;  // nothing was ever sent there
+    SendStop(job, member);
+  }
+  FoldGang(job);
+}
+
+void Core::Impl::SendStop(Job& job, Member& member) {
+  if (IsOver(member.state)) return;
+  const int64_t left_ms = (job.stop_deadline_ns - now_.boot_ns) / 1'000'000;
+  Stop stop;
+  stop.job = job.spec.name;
+  stop.epoch = job.epoch;
+  stop.op_id = job.stop_kill ? job.kill_op : job.stop_op;
+  stop.kill = job.stop_kill;
+  stop.deadline_ms = std::max<int64_t>(1, left_ms);
+  stop.source = SourceOf(job.stop);
+  SendTo(member.place.node, std::move(stop));
+}
+
+// The gang rolled back: it runs on as if nothing had been asked.
+void Core::Impl::SuspendFailed(Job& job, const std::string& message) {
+  Edit(job.spec.name);
+  const StopPurpose purpose = job.stop;
+  const uint64_t op_id = job.op_id;
+  job.stop = StopPurpose::kNone;
+  job.state = JobState::kRunning;
+  job.reason = "runs on: " + message;
+  job.last_stop_clean = false;
+  Emit("suspend_failed", &job, message);
+  Operation* op = FindOp(op_id);
+  if (op == nullptr || op->state != OperationState::kRunning) return;
+  const std::string why = job.spec.name + " could not be stopped and runs on: " + message;
+  if (purpose == StopPurpose::kPreempt) {
+    AbortPreempt(EditOp(op_id), why);
+  } else if (purpose != StopPurpose::kUndo) {
+    FinishOp(EditOp(op_id), OperationState::kFailed, Phase::kAborted, why);
+  }
+}
+
+// ---- what the members say, taken together
+
+void Core::Impl::MemberFailed(Job& job, Member& member, const std::string& message) {
+  if (IsOver(member.state)) return;
+  Edit(job.spec.name);
+  member.state = NodeJobState::kFailed;
+  member.message = message;
+}
+
+void Core::Impl::FoldGang(Job& job) {
+  if (!IsLive(job.state) || job.members.empty()) return;
+  if (AllMembers(job, [](const Member& m) { return IsOver(m.state); })) {
+    GangOver(job);
+    return;
+  }
+  if (job.stop == StopPurpose::kNone && AnyIn(job, NodeJobState::kFailed)) {
+    Edit(job.spec.name).reason = FailureOf(job);
+    Emit("failed", &job, FailureOf(job));
+    BeginStop(job, StopPurpose::kCrash, true, kKillBudgetNs);
+    return;
+  }
+  const bool up = AllMembers(job, [](const Member& m) {
+    return m.state == NodeJobState::kRunning || m.state == NodeJobState::kFinished;
+  });
+  if (up && job.state == JobState::kStarting && job.stop == StopPurpose::kNone) GangRunning(job);
+}
+
+void Core::Impl::GangRunning(Job& job) {
+  Edit(job.spec.name);
+  job.state = JobState::kRunning;
+  job.running_since_ns = job.last_copy_ns = now_.boot_ns;
+  job.reason.clear();
+  const std::string from = job.resumed_from.empty() ? "from the start" : "from " + job.resumed_from;
+  EventRecord& event = Emit(job.resumed_from.empty() ? "running" : "resumed", &job, from);
+  event.data["resumed_from"] = job.resumed_from;
+  settle_ = true;
+}
+
+void Core::Impl::GangOver(Job& job) {
+  Edit(job.spec.name);
+  settle_ = true;
+  stopping_.erase(job.spec.name);
+  const bool failed = AnyIn(job, NodeJobState::kFailed);
+  if (!failed && !AnyIn(job, NodeJobState::kReleased)) {
+    EndJob(job, JobState::kFinished, "");
+  } else if (job.stop == StopPurpose::kCancel) {
+    EndJob(job, JobState::kCancelled, "cancelled");
+  } else if (job.stop == StopPurpose::kCrash || (failed && job.stop == StopPurpose::kNone)) {
+    if (job.stop == StopPurpose::kNone) Emit("failed", &job, FailureOf(job));
+    RestartOrFail(job, FailureOf(job));
+  } else {
+    GangSuspended(job, !failed, FailureOf(job));
+  }
+}
+
+void Core::Impl::GangSuspended(Job& job, bool clean, const std::string& what) {
+  const StopPurpose purpose = job.stop;
+  const bool killed = job.stop_kill;
+  job.stop = StopPurpose::kNone;
+  job.stop_kill = false;
+  job.last_stop_clean = clean;
+  job.state = JobState::kSuspended;
+  if (clean) {
+    if (job.last_stop.released_ns == 0) job.last_stop.released_ns = now_.boot_ns;
+    Emit("released", &job, "all nodes measured free; " + FallbackOf(job)).boottime_ns =
+        job.last_stop.released_ns;
+    job.reason = FallbackOf(job);
+  } else {
+    if (!killed) ++job.restart_count;
+    const double lost = BookLostWork(job);
+    job.reason = (killed ? "killed at its deadline" : "failed while it was stopping: " + what) +
+                 "; lost " + std::to_string(static_cast<int64_t>(lost)) + " GPU-seconds; " +
+                 FallbackOf(job);
+    Emit("failed", &job, job.reason);
+  }
+  if (purpose == StopPurpose::kPreempt || purpose == StopPurpose::kUndo) {
+    ++job.preempted_count;
+    job.state = JobState::kPreempted;
+    job.waiting_since_wall_ns = now_.wall_ns;
+    if (purpose == StopPurpose::kUndo) RelaunchInPlace(job);
+  } else if (purpose == StopPurpose::kNone) {
+    job.reason = "stopped from outside the coordinator; `ckptctl resume " + job.spec.name +
+                 "` goes on; " + job.reason;
+  }
+}
+
+void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
+  const bool never_ran = job.running_since_ns == 0;
+  const uint32_t restarts_max =
+      job.spec.restarts_max == 0 ? kRestartsDefault : job.spec.restarts_max;
+  const Operation* op = FindOp(job.op_id);
+  const bool moving = op != nullptr && op->kind == OperationKind::kMigrate &&
+                      op->state == OperationState::kRunning && job.state == JobState::kStarting;
+  BookLostWork(job);
+  job.stop = StopPurpose::kNone;
+  job.stop_kill = false;
+  job.reason = what;
+  if (moving) {
+    job.state = JobState::kSuspended;  // the operation moves it back
+  } else if (never_ran && what.find(kRefused) != std::string::npos) {
+    EndJob(job, JobState::kFailed, what);
+  } else if (++job.restart_count > restarts_max) {
+    EndJob(job, JobState::kFailed,
+           what + "; gave up after " + Plural(restarts_max, "restart") + "; `ckptctl resume " +
+               job.spec.name + "` tries again: " + FallbackOf(job));
+  } else {
+    job.state = JobState::kPending;
+    job.waiting_since_wall_ns = now_.wall_ns;
+    Emit("restarted", &job,
+         FallbackOf(job) + " (restart " + std::to_string(job.restart_count) + " of " +
+             std::to_string(restarts_max) + ")");
+    RelaunchInPlace(job);
+  }
+}
+
+void Core::Impl::EndJob(Job& job, JobState state, std::string reason) {
+  Edit(job.spec.name);
+  job.state = state;
+  job.reason = std::move(reason);
+  job.stop = StopPurpose::kNone;
+  job.stop_kill = false;
+  stopping_.erase(job.spec.name);
+  const char* kind = state == JobState::kFinished    ? "finished"
+                     : state == JobState::kCancelled ? "cancelled"
+                                                     : "gave_up";
+  Emit(kind, &job, job.reason);
+  ForgetSuperseded(job);
+  settle_ = true;
+}
+
+// ---- words and sums
+
+std::string Core::Impl::FailureOf(const Job& job) const {
+  for (const Member& member : job.members) {
+    if (member.state != NodeJobState::kFailed || member.message.empty()) continue;
+    return "node " + member.place.node + ": " + member.message;
+  }
+  return "its processes ended without a reason given";
+}
+
+std::string Core::Impl::FallbackOf(const Job& job) const {
+  const auto copies = MergedCopies(job);
+  for (const CopyState& copy : copies) {
+    if (!copy.durable && !copy.staged_gang) continue;
+    std::string where;
+    for (const std::string& node : copy.ram_nodes) where += " " + node;
+    return "resumes from step " + std::to_string(copy.step) +
+           (copy.durable ? " (durable)" : ", in RAM of" + where + " only, not durable");
+  }
+  return "no copy of it is known here: the store's newest checkpoint counts, or the start";
+}
+
+// Work since the newest copy must be computed again.
+double Core::Impl::BookLostWork(Job& job) {
+  if (job.running_since_ns == 0 || job.state == JobState::kStarting) return 0;
+  double seconds =
+      static_cast<double>(now_.boot_ns - std::max(job.last_copy_ns, job.running_since_ns)) / 1e9;
+  for (const CopyState& copy : MergedCopies(job)) {
+    if ((!copy.durable && !copy.staged_gang) || job.step_seconds <= 0) continue;
+    seconds = static_cast<double>(std::max<int64_t>(0, job.step - copy.step)) * job.step_seconds;
+    break;
+  }
+  const double lost = std::max(0.0, seconds) * job.spec.ranks;
+  job.lost_gpu_seconds += lost;
+  return lost;
+}
+
+}  // namespace ckpt::core

@@ -1,0 +1,442 @@
+// What agents say: full snapshots, folded into the records. Everything here may come twice.
+#include <algorithm>
+
+#include "coordinator/core/impl.h"
+#include "libckpt/base/clock.h"
+#include "libckpt/base/log.h"
+
+namespace ckpt::core {
+namespace {
+
+constexpr size_t kCopiesPerReportMax = 8;
+constexpr int64_t kPruneEveryNs = 60 * kSecondNs;
+
+Member* MemberOn(Job& job, const std::string& node) {
+  for (Member& member : job.members) {
+    if (member.place.node == node) return &member;
+  }
+  return nullptr;
+}
+
+const CopyState* FindCopy(const std::vector<CopyState>& copies, const CopyState& like) {
+  for (const CopyState& copy : copies) {
+    if (copy.Key() == like.Key()) return &copy;
+  }
+  return nullptr;
+}
+
+// A method is supported when every node supports it.
+std::vector<Method> MergeMethods(const Job& job) {
+  std::map<std::string, Method> merged;
+  for (const Member& member : job.members) {
+    for (const Method& method : member.methods) {
+      auto [it, fresh] = merged.try_emplace(method.name, method);
+      if (it->second.yes && !method.yes) it->second = method;
+    }
+  }
+  std::vector<Method> methods;
+  for (auto& [name, method] : merged) methods.push_back(method);
+  return methods;
+}
+
+}  // namespace
+
+// ---- nodes come and go
+
+void Core::Impl::On(const NodeConnected& event) {
+  const NodeInfo& info = event.info;
+  Node& node = nodes_[info.name];
+  const bool back = !node.connected || node.info.boot_ns != info.boot_ns;
+  node.info = info;
+  node.connected = true;
+  dirty_nodes_.insert(info.name);
+  settle_ = true;
+  if (info.term > term_) {
+    // These records are older than what the cluster has seen: rule from above it.
+    term_ = info.term + 1;
+    meta_dirty_ = true;
+    Emit("term_raised", nullptr,
+         "node " + info.name + " has seen term " + std::to_string(info.term) + "; ruling as " +
+             std::to_string(term_));
+  }
+  if (!back) return;
+  node.foreign.clear();
+  Emit("node_up", nullptr,
+       Plural(info.slots, "slot") + ", staging budget " + FormatBytes(info.staging_budget_bytes))
+      .node = info.name;
+  for (auto& [name, job] : jobs_) {
+    Member* member = IsLive(job.state) ? MemberOn(job, info.name) : nullptr;
+    if (member != nullptr) ReconcileMember(job, *member);
+  }
+  for (const uint64_t op_id : running_ops_) {
+    Operation& op = EditOp(op_id);
+    if (op.kind == OperationKind::kMigrate && op.phase == Phase::kReleased &&
+        op.to_node == info.name) {
+      StartFetch(op);
+    }
+  }
+}
+
+// A node is back: what was ordered is ordered again, under the same numbers.
+void Core::Impl::ReconcileMember(Job& job, Member& member) {
+  if (IsOver(member.state)) return;
+  const uint64_t boot_ns = nodes_.at(member.place.node).info.boot_ns;
+  // An agent that restarted may have started it already and not know it yet: ask later, by probe.
+  const bool repeat = member.launched && member.state == NodeJobState::kNone &&
+                      member.boot_ns == boot_ns && job.stop == StopPurpose::kNone;
+  if (repeat) SendLaunch(job, member);
+  member.heard = false;
+  member.silent_since_ns = now_.boot_ns;
+  stopping_.insert(job.spec.name);
+  if (job.stop != StopPurpose::kNone) SendStop(job, member);
+  LaunchMembers(job);
+}
+
+void Core::Impl::On(const NodeLost& event) {
+  const auto it = nodes_.find(event.node);
+  if (it == nodes_.end() || !it->second.connected) return;
+  it->second.connected = false;
+  settle_ = true;
+  Emit("node_lost", nullptr, event.why).node = event.node;
+  for (auto& [name, job] : jobs_) {
+    Member* member = IsLive(job.state) ? MemberOn(job, event.node) : nullptr;
+    if (member == nullptr || IsOver(member->state)) continue;
+    member->heard = false;
+    Emit("unknown", &job, "node " + event.node + " is out of reach").node = event.node;
+  }
+}
+
+void Core::Impl::On(const StagingUsed& event) {
+  const auto it = nodes_.find(event.node);
+  if (it != nodes_.end()) it->second.info.staging_used_bytes = event.bytes;
+}
+
+// ---- reports
+
+void Core::Impl::On(const JobReported& event) {
+  const JobReport& report = event.report;
+  Job* job = Find(report.job);
+  if (job == nullptr) {
+    ReportOfUnknownJob(event.node, report);
+    return;
+  }
+  const uint64_t seen = std::max(report.epoch, report.claimed_epoch);
+  if (seen > job->epoch_seen) Edit(report.job).epoch_seen = seen;
+  if (report.epoch > job->epoch) {
+    AdoptEpoch(*job, event.node, report);
+  }
+  if (report.epoch != job->epoch) {
+    ReportOfOldEpoch(*job, event.node, report);
+    return;
+  }
+  Member* member = MemberOn(*job, event.node);
+  if (member == nullptr) member = AdoptMember(*job, event.node, report);
+  if (member != nullptr) FoldMember(*job, *member, report);
+  FoldTimes(*job, report);
+  FoldCopies(*job, event.node, report);
+  if (member == nullptr) return;
+  const bool rolled_back = report.suspend_failed && job->stop != StopPurpose::kNone &&
+                           !job->stop_kill && report.op_id == job->stop_op &&
+                           job->stop != StopPurpose::kCrash;
+  if (rolled_back && !IsOver(report.state)) SuspendFailed(*job, report.message);
+  LaunchMembers(*job);
+  FoldGang(*job);
+  ForgetSuperseded(*job);
+}
+
+// Left alone: somebody else's records know it. Its slots are not given away.
+void Core::Impl::ReportOfUnknownJob(const std::string& node, const JobReport& report) {
+  const auto it = nodes_.find(node);
+  if (it == nodes_.end()) return;
+  const auto key = std::make_pair(report.job, report.epoch);
+  const bool known = it->second.foreign.contains(key);
+  if (IsOver(report.state)) {
+    it->second.foreign.erase(key);
+    settle_ = settle_ || known;
+    return;
+  }
+  it->second.foreign[key] = std::max<uint32_t>(1, report.rank_count);
+  if (known) return;
+  EventRecord& line = Emit("foreign_job", nullptr,
+                           "runs there but is not on record here: left alone, its slots count");
+  line.job = report.job;
+  line.node = node;
+}
+
+void Core::Impl::ReportOfOldEpoch(Job& job, const std::string& node, const JobReport& report) {
+  FoldTimes(job, report);
+  FoldCopies(job, node, report);
+  if (!IsOver(report.state) && report.state != NodeJobState::kNone) {
+    SendTo(node, Stop{job.spec.name, report.epoch, MintOpId(), true, 1000, "fenced"});
+  }
+  ForgetSuperseded(job);
+}
+
+// The agents hold the truth about running ranks: these records are older than they are.
+void Core::Impl::AdoptEpoch(Job& job, const std::string& node, const JobReport& report) {
+  if (IsOver(report.state)) return;
+  Edit(job.spec.name);
+  job.epoch = report.epoch;
+  job.members.clear();
+  job.state = JobState::kStarting;
+  job.stop = StopPurpose::kNone;
+  job.stop_kill = false;
+  job.reason.clear();
+  settle_ = true;
+  Emit("adopted", &job,
+       "epoch " + std::to_string(report.epoch) + " runs on node " + node +
+           " and is not on record here")
+      .node = node;
+}
+
+// A node's part of an adopted epoch; null when the placement is on record and the node is not in
+// it.
+Member* Core::Impl::AdoptMember(Job& job, const std::string& node, const JobReport& report) {
+  uint32_t known = 0;
+  for (const Member& member : job.members) known += member.place.rank_count;
+  if (known >= job.spec.ranks || IsOver(report.state)) return nullptr;
+  Edit(job.spec.name);
+  job.members.push_back({{node, report.node_rank, 0, std::max<uint32_t>(1, report.rank_count)}});
+  std::sort(job.members.begin(), job.members.end(),
+            [](const Member& a, const Member& b) { return a.place.node_rank < b.place.node_rank; });
+  uint32_t first = 0;
+  for (Member& member : job.members) {
+    member.place.first_rank = first;
+    first += member.place.rank_count;
+  }
+  return MemberOn(job, node);
+}
+
+void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
+  member.heard = true;
+  const bool news = member.state != report.state && report.state != NodeJobState::kNone;
+  const bool back_in_time = IsOver(member.state) || (report.state == NodeJobState::kStarting &&
+                                                     member.state == NodeJobState::kRunning);
+  if (news && !back_in_time) {
+    Edit(job.spec.name);
+    member.state = report.state;
+    member.launched = true;
+    member.message = report.message;
+  }
+  if (!report.methods.empty()) member.methods = report.methods;
+  const auto methods = MergeMethods(job);
+  if (!methods.empty() && methods != job.methods) Edit(job.spec.name).methods = methods;
+  if (!report.job_id.empty() && report.job_id != job.job_id) {
+    Edit(job.spec.name).job_id = report.job_id;
+  }
+  if (!report.resumed_from.empty() && job.resumed_from != report.resumed_from) {
+    Edit(job.spec.name).resumed_from = report.resumed_from;
+  }
+  if (report.node_rank == 0 && !report.gang_address.empty() &&
+      report.gang_address != job.gang_address) {
+    Edit(job.spec.name).gang_address = report.gang_address;
+  }
+  if (report.state_bytes != 0 && job.member_bytes[member.place.node] != report.state_bytes) {
+    Edit(job.spec.name).member_bytes[member.place.node] = report.state_bytes;
+    uint64_t total = 0;
+    for (const auto& [node, bytes] : job.member_bytes) total += bytes;
+    job.state_bytes =
+        std::max(job.member_bytes.size() == job.members.size() ? 0 : job.state_bytes, total);
+  }
+  if (report.step != 0) job.step = report.step;
+  if (report.step_seconds > 0) job.step_seconds = report.step_seconds;
+}
+
+// The leader's times hold for the gang; "released" is the last of all nodes.
+void Core::Impl::FoldTimes(Job& job, const JobReport& report) {
+  const bool mine = report.epoch == job.last_stop_epoch && job.stop_op != 0 &&
+                    (report.op_id == job.stop_op || IsOver(report.state));
+  if (!mine) return;
+  const PhaseTimes before = job.last_stop;
+  PhaseTimes& times = job.last_stop;
+  if (report.node_rank == 0) {
+    times = report.times;
+    times.stall_ns = std::max(before.stall_ns, times.stall_ns);
+  } else {
+    times.stall_ns = std::max(times.stall_ns, report.times.stall_ns);
+  }
+  times.released_ns = std::max(before.released_ns, report.times.released_ns);
+  if (times == before) return;
+  Edit(job.spec.name);
+  settle_ = true;
+  const auto line = [&](const char* kind, int64_t was_ns, int64_t at_ns) {
+    if (was_ns != 0 || at_ns == 0) return;
+    EventRecord& event = Emit(kind, &job, "");
+    event.epoch = report.epoch;
+    event.op_id = job.last_op_id;
+    event.boottime_ns = at_ns;
+    event.data["noticed_ns"] = std::to_string(times.noticed_ns);
+    event.data["staged_bytes"] = std::to_string(times.staged_bytes);
+    event.data["stall_ns"] = std::to_string(times.stall_ns);
+  };
+  line("cut", before.cut_ns, times.cut_ns);
+  line("staged", before.staged_ns, times.staged_ns);
+  Operation* op = FindOp(job.last_op_id);
+  if (op == nullptr) return;
+  for (VictimProgress& victim : EditOp(op->op_id).victims) {
+    if (victim.job == job.spec.name && victim.epoch == job.last_stop_epoch) victim.times = times;
+  }
+}
+
+void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& report) {
+  const auto before = MergedCopies(job);
+  std::vector<CopyState> copies = report.copies;
+  if (copies.size() > kCopiesPerReportMax) copies.resize(kCopiesPerReportMax);
+  for (CopyState& copy : copies) {
+    if (copy.staged_gang && copy.ram_nodes.empty()) copy.ram_nodes = {node};
+  }
+  auto& held = job.copies[{node, report.epoch}];
+  if (held == copies) return;
+  held = std::move(copies);
+  Edit(job.spec.name);
+  settle_ = true;
+  for (const CopyState& copy : MergedCopies(job)) {
+    const CopyState* old = FindCopy(before, copy);
+    const bool newly_staged = copy.staged_gang && (old == nullptr || !old->staged_gang);
+    const bool newly_durable = copy.durable && (old == nullptr || !old->durable);
+    if (newly_staged || newly_durable) job.last_copy_ns = now_.boot_ns;
+    const std::string name = "step " + std::to_string(copy.step) + ", " + FormatBytes(copy.bytes);
+    if (newly_durable) {
+      EventRecord& event = Emit("durable", &job, name);
+      event.epoch = copy.epoch;
+      event.data["step"] = std::to_string(copy.step);
+      event.data["attempt"] = std::to_string(copy.attempt);
+      const bool of_stop = copy.epoch == job.last_stop_epoch && job.last_stop.durable_ns != 0;
+      if (of_stop) event.boottime_ns = job.last_stop.durable_ns;
+    }
+    if (!copy.failure.empty() && (old == nullptr || old->failure.empty())) {
+      Emit("drain_failed", &job, name + ": " + copy.failure).epoch = copy.epoch;
+    }
+  }
+}
+
+// A copy may go when a newer one stands in for it and nothing of it is still being written.
+void Core::Impl::ForgetSuperseded(Job& job) {
+  const auto all = MergedCopies(job);
+  const auto newer = [&](const CopyState& than, bool durable_only) {
+    return std::any_of(all.begin(), all.end(), [&](const CopyState& copy) {
+      return copy.Key() > than.Key() &&
+             (copy.durable || (!durable_only && copy.staged_gang && copy.epoch == job.epoch));
+    });
+  };
+  for (auto it = job.copies.begin(); it != job.copies.end();) {
+    const auto& [node, epoch] = it->first;
+    const auto& copies = it->second;
+    const bool drained = std::all_of(copies.begin(), copies.end(), [&](const CopyState& copy) {
+      return copy.durable || !copy.failure.empty() || newer(copy, true);
+    });
+    const bool replaced = std::all_of(copies.begin(), copies.end(),
+                                      [&](const CopyState& copy) { return newer(copy, false); });
+    const bool ended =
+        job.state == JobState::kCancelled || (job.state == JobState::kFinished && drained);
+    const bool forget = ended || (epoch != job.epoch && drained && replaced);
+    if (!forget || (!node.empty() && !Connected(node))) {
+      ++it;
+      continue;
+    }
+    Edit(job.spec.name);
+    settle_ = true;
+    if (!node.empty()) SendTo(node, Forget{job.spec.name, epoch, true});
+    it = job.copies.erase(it);
+  }
+  if (!IsEnded(job.state)) return;
+  for (const CopyState& copy : all) {  // what stays known of an ended job: what the store has
+    if (!copy.durable) continue;
+    CopyState stored = copy;
+    stored.staged_gang = false;
+    stored.ram_nodes.clear();
+    job.copies[{"", copy.epoch}] = {stored};
+    break;
+  }
+}
+
+void Core::Impl::On(const Fetched& event) {
+  const FetchReport& report = event.report;
+  for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) {
+    Operation& op = ops_.at(op_id);
+    if (op.kind != OperationKind::kMigrate || op.command_op != report.op_id ||
+        op.phase != Phase::kReleased) {
+      continue;
+    }
+    if (!report.error.empty()) {
+      MoveBack(EditOp(op_id), "node " + op.to_node + " could not fetch the copy: " + report.error);
+      continue;
+    }
+    op.message = "fetched " + FormatBytes(report.bytes_done) + " of " +
+                 FormatBytes(report.bytes_total) + " to " + op.to_node;
+    if (!report.done) continue;
+    Job& job = Edit(op.job);
+    const auto copies = MergedCopies(job);
+    if (!copies.empty()) {
+      CopyState copy = copies.front();
+      copy.ram_nodes = {op.to_node};
+      job.copies[{op.to_node, copy.epoch}] = {copy};
+    }
+    EventRecord& line = Emit("fetched", &job, op.message);
+    line.node = op.to_node;
+    line.data["bytes"] = std::to_string(report.bytes_done);
+    line.data["started_ns"] = std::to_string(report.started_ns);
+    line.data["done_ns"] = std::to_string(report.done_ns);
+    SetPhase(EditOp(op_id), Phase::kFetched);
+    settle_ = true;
+  }
+}
+
+void Core::Impl::On(const CommandAnswered& event) {
+  const CommandResult& result = event.result;
+  Job* job = Find(result.job);
+  Member* member = job == nullptr ? nullptr : MemberOn(*job, event.node);
+  const bool current = member != nullptr && result.epoch == job->epoch;
+  if (current && result.accepted) member->heard = true;
+  if (result.accepted) return;
+  for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) {
+    if (ops_.at(op_id).command_op != result.op_id || result.op_id == 0) continue;
+    Operation& op = EditOp(op_id);
+    const std::string why = "node " + event.node + " refused: " + result.error;
+    if (op.kind == OperationKind::kMigrate) {
+      MoveBack(op, why);
+    } else {
+      FinishOp(op, OperationState::kFailed, op.phase, why);
+    }
+    return;
+  }
+  if (!current || !IsLive(job->state)) return;
+  if (result.op_id == job->launch_op) {
+    MemberFailed(*job, *member, "refused to start: " + result.error);
+  } else if (result.op_id == job->kill_op) {
+    MemberFailed(*job, *member, "no process of it is left there: " + result.error);
+  } else if (result.op_id == job->stop_op && job->stop != StopPurpose::kNone && !job->stop_kill &&
+             member->place.node_rank == 0) {
+    SuspendFailed(*job, "node " + event.node + " refused: " + result.error);
+  }
+  FoldGang(*job);
+}
+
+// ---- time
+
+void Core::Impl::On(const Tick&) {
+  OverdueJobs();
+  for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) Overdue(ops_.at(op_id));
+  if (now_.boot_ns - pruned_ns_ > kPruneEveryNs) {
+    pruned_ns_ = now_.boot_ns;
+    PruneOperations();
+    settle_ = true;  // a waiting job may have become the one that nobody passes
+  }
+}
+
+void Core::Impl::ProbeSilentMembers(Job& job) {
+  for (Member& member : job.members) {
+    const bool silent = member.launched && !member.heard && !IsOver(member.state) &&
+                        Connected(member.place.node) &&
+                        now_.boot_ns - member.silent_since_ns > options_.silence_ns;
+    if (!silent) continue;
+    if (job.kill_op == 0 || !job.stop_kill) Edit(job.spec.name).kill_op = MintOpId();
+    member.silent_since_ns = now_.boot_ns;
+    Emit("silent", &job, "node " + member.place.node + " says nothing of it: ended there").node =
+        member.place.node;
+    SendTo(member.place.node,
+           Stop{job.spec.name, job.epoch, job.kill_op, true, 1000, "silent after a restart"});
+  }
+}
+
+}  // namespace ckpt::core
