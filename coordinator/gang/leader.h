@@ -47,8 +47,11 @@ struct LeaderConfig {
   int64_t rebuild_ns = 60'000'000'000;
   int64_t save_ns = 300'000'000'000;  // a save: from its grant or commit until all have sealed
   int64_t kill_ns = 2'000'000'000;  // what killing takes: a hard deadline acts this much before it
-  int64_t member_grace_ns = 20'000'000'000;  // a member that is out of reach this long is lost
-  uint32_t rounds_max = 64;                  // proposals of one operation
+  int64_t member_grace_ns = 60'000'000'000;  // a member that is out of reach this long is lost
+  int64_t drain_wait_ns =
+      30'000'000'000;  // one slot: how long a stop waits for the save that drains
+  int64_t stop_needs_ns = 5'000'000'000;  // what a stop itself takes, for that wait
+  uint32_t rounds_max = 64;               // proposals of one operation
   Mutations mutations;
 };
 
@@ -114,18 +117,19 @@ struct AbortAttempt {
 };
 
 enum class OpPhase : uint8_t {
-  kQueued = 0,      // waits for an open save, or for a slot
-  kNotified = 1,    // asking, proposing
-  kQuiesced = 2,    // barrier 1
-  kStaged = 3,      // barrier 2: staged(gang)
-  kCommsDown = 4,   // all communicators are down, the DRAINING mark is set
-  kReleasing = 5,   // barrier 3 is stored: the point of no return
-  kReleased = 6,    // measured: no process of the gang is left
-  kDurable = 7,     // the generation is committed in the store
-  kRolledBack = 8,  // runs on; `status` says why
-  kEnded = 9,       // the gang ended without a release: crash, kill, roll forward
-  kRefused = 10,    // nothing was stopped; `status` says why
-  kFinished = 11,   // the training ended by itself
+  kQueued = 0,       // waits for an open save, or for a slot
+  kNotified = 1,     // asking, proposing
+  kQuiesced = 2,     // barrier 1
+  kStaged = 3,       // barrier 2: staged(gang)
+  kCommsDown = 4,    // all communicators are down, the DRAINING mark is set
+  kReleasing = 5,    // barrier 3 is stored: the point of no return
+  kReleased = 6,     // measured: no process of the gang is left
+  kDurable = 7,      // the generation is committed in the store
+  kRolledBack = 8,   // runs on; `status` says why
+  kEnded = 9,        // the gang ended without a release: crash, kill, roll forward
+  kRefused = 10,     // nothing was stopped; `status` says why
+  kNotDurable = 12,  // the drain failed, `status` says why; the copy stays in RAM
+  kFinished = 11,    // the training ended by itself
 };
 std::string_view Name(OpPhase phase);
 
@@ -174,6 +178,8 @@ class Leader {
     bool ended = false, finished = false;
   };
   View view() const;
+  // What a stored record says, for views and tests.
+  static Result<View> ViewOfRecord(std::string_view record);
 
  private:
   class Impl;

@@ -76,6 +76,7 @@ struct MemberConfig {
   int64_t retry_ns = 200'000'000;          // repeats what was not acknowledged
   int64_t patience_ns = 2'000'000'000;     // how much later than the leader's its own deadlines are
   int64_t kill_after_ns = 10'000'000'000;  // after barrier 3: ranks that have not left are killed
+  int64_t save_answer_ns = 10'000'000'000;  // a save that the leader does not answer is refused
   Mutations mutations;
 };
 
@@ -123,6 +124,7 @@ struct RankWantsSave {
   Rank rank;
   uint32_t boundary = 0;
   bool wait = false;
+  int64_t deadline_ns = 0;  // absolute: refused by then; 0: MemberConfig::save_answer_ns from now
 };
 // The writers of this attempt have ended, in any case, also after StopWriters.
 struct ShardsWritten {

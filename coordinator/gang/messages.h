@@ -56,7 +56,7 @@ enum class MsgType : uint8_t {
   kSaveAnswer = 6,  // boundary, code (0: generation, slot, attempt granted)
   kGeneration = 7,  // generation, attempt, slot: GANG_COMPLETE (code 1), DURABLE (2)
   kDrop = 8,        // attempt and generation are void; stop filling and writing, free the slot
-  kAck = 9,         // the facts with these numbers have been heard
+  kAck = 9,         // facts with these `numbers` have been heard
   // member to leader
   kPlaces = 20,   // answer to kAsk: ranks and their boundaries; number: the longest step time, ns
   kVote = 21,     // where the member stands in (operation, round): `vote`

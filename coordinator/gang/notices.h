@@ -45,10 +45,11 @@ enum class Answer : uint8_t { kAck, kDefer, kFallback };
 struct Effective {
   Request request = Request::kNone;  // kNone: nothing is asked
   int64_t deadline_ns = 0;
-  bool hard = false;
-  std::vector<uint64_t> ids;    // all that were merged, ascending
-  std::vector<uint32_t> ranks;  // union; empty: all
-  std::string sources;          // "SIGTERM, operator"
+  bool hard = false;             // what is not released at this deadline is killed
+  int64_t kill_deadline_ns = 0;  // the earliest deadline that kills; 0 none
+  std::vector<uint64_t> ids;     // all that were merged, ascending
+  std::vector<uint32_t> ranks;   // union; empty: all
+  std::string sources;           // "SIGTERM, operator"
   Answer answer = Answer::kAck;
   int64_t eta_ns = 0;  // predicted arrival at a boundary (absolute)
   std::string why;     // kDefer, kFallback: for people

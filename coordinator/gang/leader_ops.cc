@@ -1,0 +1,271 @@
+// Operations: commands, how they merge, how they end, and their deadlines.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/gang/leader_impl.h"
+
+namespace ckpt::gang {
+namespace {
+
+constexpr size_t kDoneKept = 32;
+
+bool IsStop(Request request) {
+  return request == Request::kSuspend || request == Request::kPark || request == Request::kMigrate;
+}
+
+}  // namespace
+
+void Leader::Impl::RefuseCommand(const Command& command, Status why) {
+  Report report;
+  report.operation = command.operation;
+  report.request = command.request;
+  report.phase = OpPhase::kRefused;
+  report.status = std::move(why);
+  report.at_ns = now_;
+  Emit(std::move(report));
+}
+
+// A repeated operation is answered with its stored result.
+bool Leader::Impl::AnswerKnown(const Command& command) {
+  const auto same = [&](const auto& known) { return known.operation == command.operation; };
+  const auto done = std::find_if(r_.done.begin(), r_.done.end(), same);
+  if (done != r_.done.end()) {
+    Report report;
+    report.operation = done->operation;
+    report.request = done->request;
+    report.phase = done->phase;
+    if (done->code != 0) report.status = Status(static_cast<Code>(done->code), done->text);
+    report.attempt = done->attempt;
+    report.generation = done->generation;
+    report.step = done->step;
+    report.at_ns = now_;
+    Emit(std::move(report));
+    return true;
+  }
+  return std::any_of(r_.commands.begin(), r_.commands.end(), same) ||
+         std::any_of(r_.queued.begin(), r_.queued.end(), same);
+}
+
+void Leader::Impl::On(const Command& command) {
+  if (AnswerKnown(command)) return;
+  if (r_.ended || r_.released || r_.finished) {
+    return RefuseCommand(command, FailedPrecondition("the gang has no running ranks any more"));
+  }
+  if (command.request == Request::kKill) {
+    r_.commands.push_back(command);
+    if (r_.operation == 0) r_.operation = command.operation;
+    return End(Aborted("killed by " + command.source));
+  }
+  if (command.request != Request::kSave && !IsStop(command.request)) {
+    return RefuseCommand(command,
+                         InvalidArgument("the gang knows save, suspend, park, migrate, kill"));
+  }
+  if (r_.decision == Decision::kRelease) {
+    return RefuseCommand(command, FailedPrecondition("the gang is being released already"));
+  }
+  if (!open()) return StartOperation({command});
+  if (!IsStop(command.request)) {
+    return RefuseCommand(
+        command, ResourceExhausted(OpenStop() ? "a suspend is under way" : "a save is under way"));
+  }
+  if (OpenStop()) {  // merged: the earliest deadline counts, also for the stage that is open
+    r_.commands.push_back(command);
+    r_.deadline_ns = Bounded(r_.deadline_ns);
+    return Store();
+  }
+  // A stop meets a save: one that is not committed gives way, another is waited for.
+  r_.queued.push_back(command);
+  Store();
+  const bool committed = r_.stage == Stage::kCommitted;
+  if (config_.mutations.kind_from_latest && committed) {
+    r_.kind = Kind::kStop;
+    r_.commands[0].request = command.request;
+    return Broadcast();
+  }
+  if (!committed) WithdrawRound(OpPhase::kRefused, Aborted("superseded by a suspend"));
+}
+
+void Leader::Impl::StartOperation(std::vector<Command> commands) {
+  r_.commands = std::move(commands);
+  r_.operation = r_.commands[0].operation;
+  r_.kind = IsStop(r_.commands[0].request) ? Kind::kStop : Kind::kSave;
+  r_.decision = Decision::kNone;
+  r_.op_attempt = r_.op_generation = r_.cut = r_.rounds = 0;
+  r_.op_rebuild = 0;
+  r_.step = 0;
+  r_.cut_deadline_ns = kNever;
+  r_.back_code = Code::kOk;
+  r_.stage = Stage::kWaiting;  // keeps on repeating a withdrawal that is still open
+  r_.deadline_ns = Bounded(now_ + config_.save_ns);
+  wait_until_ns_ = now_;
+  const int64_t drained = Bounded(now_ + config_.drain_wait_ns + config_.stop_needs_ns);
+  drain_until_ns_ = std::max(now_, drained - config_.stop_needs_ns);
+  lead_ = 0;
+  Store();
+  Tell(OpPhase::kQueued, OkStatus());
+  // A rank that waits for a slot cannot reach the cut.
+  for (const auto& [boundary, save] : std::exchange(waiting_saves_, {})) {
+    AnswerSave(boundary, static_cast<int32_t>(Code::kResourceExhausted),
+               std::string(Name(r_.commands[0].request)) + " is under way");
+  }
+  if (r_.kind == Kind::kStop) {
+    if (!finished_ranks_.empty()) {
+      return FinishOperation(OpPhase::kFinished, FailedPrecondition("the training has finished"));
+    }
+  }
+  TryStart();
+}
+
+void Leader::Impl::RecordDone(const Command& command, OpPhase phase, const Status& status) {
+  r_.done.push_back(DoneOperation{command.operation, command.request, phase,
+                                  static_cast<int32_t>(status.code()), status.message(),
+                                  r_.op_attempt, r_.op_generation, r_.step});
+  if (r_.done.size() > kDoneKept) r_.done.erase(r_.done.begin());
+}
+
+void Leader::Impl::FinishOperation(OpPhase phase, Status status, std::vector<uint32_t> missing) {
+  Tell(phase, status, std::move(missing));
+  for (const Command& command : r_.commands) RecordDone(command, phase, status);
+  r_.commands.clear();
+  supersede_ = 0;
+  if (r_.stage != Stage::kDecided) {
+    r_.stage = Stage::kIdle;
+    r_.deadline_ns = kNever;
+  }
+  Store();
+  StartQueued();
+  ServeWaitingSaves();
+}
+
+void Leader::Impl::StartQueued() {
+  if (open() || r_.queued.empty()) return;
+  std::vector<Command> queued = std::move(r_.queued);
+  r_.queued.clear();
+  if (r_.ended || r_.released || r_.finished) {
+    for (const Command& command : queued) {
+      RefuseCommand(command, FailedPrecondition("the gang has no running ranks any more"));
+    }
+    return Store();
+  }
+  StartOperation(std::move(queued));
+}
+
+void Leader::Impl::On(const gang::Withdraw& event) {
+  const auto same = [&](const Command& known) { return known.operation == event.operation; };
+  const auto why = Cancelled(event.why.empty() ? "withdrawn" : event.why);
+  const auto queued = std::find_if(r_.queued.begin(), r_.queued.end(), same);
+  if (queued != r_.queued.end()) {
+    RefuseCommand(*queued, why);
+    RecordDone(*queued, OpPhase::kRefused, why);
+    r_.queued.erase(queued);
+    return Store();
+  }
+  const auto it = std::find_if(r_.commands.begin(), r_.commands.end(), same);
+  if (it == r_.commands.end()) return;
+  if (PastRelease()) {
+    return RefuseCommand(*it, FailedPrecondition("too late: barrier 3 has passed"));
+  }
+  if (r_.commands.size() > 1) {  // another notice stands
+    RefuseCommand(*it, why);
+    RecordDone(*it, OpPhase::kRefused, why);
+    r_.commands.erase(it);
+    return Store();
+  }
+  it->hard = false;  // withdrawn: it kills nobody, and is not tried again
+  if (r_.decision == Decision::kNone) return WithdrawRound(OpPhase::kRefused, why);
+  if (r_.decision == Decision::kStage || r_.decision == Decision::kCommsDown) GoBack(why);
+  Store();
+}
+
+// The earliest deadline of those that were merged.
+int64_t Leader::Impl::OpDeadline() const {
+  int64_t deadline = kNever;
+  for (const Command& command : r_.commands) {
+    if (command.deadline_ns != 0) deadline = std::min(deadline, command.deadline_ns);
+  }
+  return deadline;
+}
+
+// When the ranks are killed if they have not been released.
+int64_t Leader::Impl::KillAt() const {
+  int64_t at = kNever;
+  for (const auto* commands : {&r_.commands, &r_.queued}) {
+    for (const Command& command : *commands) {
+      if (command.hard && command.deadline_ns != 0) {
+        at = std::min(at, command.deadline_ns - config_.kill_ns);
+      }
+    }
+  }
+  return at;
+}
+
+int64_t Leader::Impl::Bounded(int64_t deadline_ns) const {
+  return std::min({deadline_ns, OpDeadline(), KillAt()});
+}
+
+// A stop that must be out by a hard deadline is tried until then.
+bool Leader::Impl::TriesAgain() const {
+  return OpenStop() && KillAt() != kNever && now_ < KillAt() && r_.rounds < config_.rounds_max &&
+         finished_ranks_.empty();
+}
+
+void Leader::Impl::CheckDeadlines() {
+  if (r_.ended || r_.released || r_.finished) return;
+  const bool alive = r_.decision != Decision::kRelease;
+  if (alive && now_ >= KillAt()) {
+    return End(
+        DeadlineExceeded("the deadline is near and " + MissingText() + " had not been released"));
+  }
+  if (r_.stage != Stage::kIdle && now_ >= r_.deadline_ns) OnStageDeadline();
+  for (const auto& [id, member] : members_) {
+    if (!alive || r_.ended || member.lost_ns == kNever) continue;
+    if (now_ - member.lost_ns < config_.member_grace_ns) continue;
+    return End(Unavailable(
+        "the ckpt-run of ranks " + std::to_string(member.first_rank.value()) + " to " +
+        std::to_string(member.first_rank.value() + member.rank_count - 1) + " is out of reach"));
+  }
+}
+
+void Leader::Impl::OnStageDeadline() {
+  const std::vector<uint32_t> missing = MissingRanks();
+  const std::string who = MissingText();
+  switch (r_.stage) {
+    case Stage::kIdle:
+      return;
+    case Stage::kWaiting:
+      return WithdrawRound(OpPhase::kRefused,
+                           DeadlineExceeded("no free staging slot in time: the last save drains"));
+    case Stage::kAsking:
+    case Stage::kProposed:
+      return WithdrawRound(OpPhase::kRefused,
+                           DeadlineExceeded("no common cut in time; missing: " + who));
+    case Stage::kCommitted:
+      return WithdrawRound(OpPhase::kRolledBack, DeadlineExceeded("barrier 1; missing: " + who));
+    case Stage::kSuperseding:
+      return WithdrawRound(OpPhase::kRolledBack,
+                           DeadlineExceeded("the older save's writers did not stop in time"));
+    case Stage::kMarking:
+      return GoBack(DeadlineExceeded("the store did not take the DRAINING mark in time"));
+    case Stage::kDecided:
+      break;
+  }
+  switch (r_.decision) {
+    case Decision::kStage:
+      return GoBack(DeadlineExceeded("barrier 2; missing: " + who));
+    case Decision::kCommsDown:
+      return GoBack(DeadlineExceeded("barrier 3; missing: " + who));
+    case Decision::kBack:
+      if (r_.op_rebuild != 0 && !config_.mutations.rebuild_waits) {
+        End(DeadlineExceeded("communicators were not rebuilt in time; missing: " + who));
+      }
+      return;
+    case Decision::kRelease:
+      r_.deadline_ns = kNever;  // members kill what does not leave; this only says who
+      Tell(OpPhase::kReleasing, DeadlineExceeded("not released in time: " + who), missing);
+      return Store();
+    default:
+      return;
+  }
+}
+
+}  // namespace ckpt::gang

@@ -1,0 +1,364 @@
+// Generations and slots; the saves that the program asks for; commits.
+#include <algorithm>
+
+#include "coordinator/gang/leader_impl.h"
+
+namespace ckpt::gang {
+namespace {
+
+constexpr size_t kAnswersKept = 16;
+constexpr uint32_t kCommitTriesMax = 20;
+constexpr int64_t kCommitRetryNs = 1'000'000'000;
+
+}  // namespace
+
+LeaderGeneration* Leader::Impl::FindGeneration(uint32_t generation) {
+  const auto it = std::find_if(r_.generations.begin(), r_.generations.end(),
+                               [&](const Gen& gen) { return gen.generation == generation; });
+  return it == r_.generations.end() ? nullptr : &*it;
+}
+
+LeaderGeneration* Leader::Impl::FindAttempt(uint32_t attempt) {
+  const auto it = std::find_if(r_.generations.begin(), r_.generations.end(),
+                               [&](const Gen& gen) { return gen.attempt == attempt; });
+  return it == r_.generations.end() ? nullptr : &*it;
+}
+
+bool Leader::Impl::Filling() const {
+  return std::any_of(r_.generations.begin(), r_.generations.end(),
+                     [](const Gen& gen) { return gen.state == Gen::State::kFilling; });
+}
+
+// A slot that may be filled: one that is empty, else one whose generation is durable; for a stop
+// also one that an older generation must give up after barrier 1 (`out_supersede`).
+bool Leader::Impl::PickSlot(bool stop, uint32_t* out_slot, uint32_t* out_supersede) const {
+  const Gen* newest = Standing();
+  const Gen* durable = nullptr;
+  const Gen* older = nullptr;
+  *out_supersede = 0;
+  for (uint32_t slot = 0; slot < config_.slots; ++slot) {
+    const auto it = std::find_if(r_.generations.begin(), r_.generations.end(),
+                                 [&](const Gen& gen) { return gen.slot == slot; });
+    if (it == r_.generations.end()) {
+      *out_slot = slot;
+      return true;
+    }
+    const bool may_wait = &*it == newest && config_.slots > 1;
+    if (it->state == Gen::State::kDurable && (durable == nullptr || durable == newest)) {
+      durable = &*it;
+    }
+    if (it->state == Gen::State::kComplete && !may_wait) older = &*it;
+  }
+  if (durable != nullptr) {
+    *out_slot = durable->slot;
+    return true;
+  }
+  const bool any = stop || config_.mutations.save_supersedes || config_.mutations.free_draining;
+  if (older == nullptr || !any) return false;
+  if (config_.slots == 1 && !older->aborted && !PastDrainWait()) return false;
+  *out_slot = older->slot;
+  *out_supersede = older->generation;
+  return true;
+}
+
+void Leader::Impl::AddGeneration(uint32_t generation, uint32_t attempt, uint32_t slot, bool full,
+                                 int64_t fill_deadline_ns) {
+  std::erase_if(r_.generations, [&](const Gen& gen) {
+    return gen.slot == slot &&
+           (gen.state == Gen::State::kDurable || config_.mutations.free_draining);
+  });
+  Gen gen;
+  gen.generation = generation;
+  gen.attempt = attempt;
+  gen.slot = slot;
+  gen.full = full;
+  gen.fill_deadline_ns = fill_deadline_ns;
+  r_.generations.push_back(std::move(gen));
+  Store();
+}
+
+void Leader::Impl::TellGeneration(const Gen& gen, OpPhase phase, Status status) {
+  Report report;
+  report.operation = gen.operation;
+  report.request = gen.request;
+  report.phase = phase;
+  report.status = std::move(status);
+  report.attempt = gen.attempt;
+  report.generation = gen.generation;
+  report.step = gen.step;
+  report.at_ns = now_;
+  Emit(std::move(report));
+}
+
+// ---- saves that the program asks for: one answer for a boundary, the same for the gang ----------
+void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
+  for (const SaveAnswer& answer : r_.answers) {
+    if (answer.boundary == msg.boundary && !config_.mutations.answer_saves_apart) {
+      return SendAnswer(member, answer);
+    }
+  }
+  const bool wait = msg.slot == 1;
+  if (r_.ended || r_.released || r_.finished) {
+    return AnswerSave(msg.boundary, static_cast<int32_t>(Code::kFailedPrecondition),
+                      "the gang has ended");
+  }
+  if (open()) {  // the rank that waited here could not reach the cut
+    return AnswerSave(msg.boundary, static_cast<int32_t>(Code::kResourceExhausted),
+                      "a " + std::string(Name(r_.commands[0].request)) + " is under way");
+  }
+  uint32_t slot = 0, supersede = 0;
+  if (!Filling() && PickSlot(false, &slot, &supersede)) {
+    if (supersede != 0 && config_.mutations.save_supersedes) {
+      Drop(FindGeneration(supersede), Aborted("superseded"));
+    }
+    return GrantSaveAt(msg.boundary, slot);
+  }
+  if (wait) {
+    const int64_t left = msg.left_ns > 0 ? msg.left_ns : config_.save_ns;
+    const auto [it, added] =
+        waiting_saves_.emplace(msg.boundary, WaitingSave{msg.boundary, kNever});
+    it->second.deadline_ns = std::min(it->second.deadline_ns, now_ + left);
+    return;
+  }
+  AnswerSave(msg.boundary, static_cast<int32_t>(Code::kResourceExhausted),
+             "no free staging slot: the last save is not durable yet");
+}
+
+void Leader::Impl::GrantSaveAt(uint32_t boundary, uint32_t slot) {
+  ++r_.attempt;
+  ++r_.generation;
+  AddGeneration(r_.generation, r_.attempt, slot, false, now_ + config_.save_ns);
+  waiting_saves_.erase(boundary);
+  const SaveAnswer answer{boundary, r_.generation, slot, r_.attempt, 0, ""};
+  r_.answers.push_back(answer);
+  if (r_.answers.size() > kAnswersKept) r_.answers.erase(r_.answers.begin());
+  for (const auto& [id, member] : members_) SendAnswer(id, answer);
+}
+
+void Leader::Impl::AnswerSave(uint32_t boundary, int32_t code, std::string text) {
+  waiting_saves_.erase(boundary);
+  const SaveAnswer answer{boundary, 0, 0, 0, code, std::move(text)};
+  r_.answers.push_back(answer);
+  if (r_.answers.size() > kAnswersKept) r_.answers.erase(r_.answers.begin());
+  Store();
+  for (const auto& [id, member] : members_) SendAnswer(id, answer);
+}
+
+void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
+  Msg msg{.type = MsgType::kSaveAnswer};
+  msg.round = r_.round;
+  msg.boundary = answer.boundary;
+  msg.generation = answer.generation;
+  msg.slot = answer.slot;
+  msg.attempt = answer.attempt;
+  msg.code = answer.code;
+  msg.text = answer.text;
+  Send(member, std::move(msg));
+}
+
+void Leader::Impl::ServeWaitingSaves() {
+  if (waiting_saves_.empty() || open() || Filling()) return;
+  uint32_t slot = 0, supersede = 0;
+  if (!PickSlot(false, &slot, &supersede)) return;
+  GrantSaveAt(waiting_saves_.begin()->first, slot);
+}
+
+// ---- from FILLING to DURABLE
+// ----------------------------------------------------------------------
+void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
+  Gen* gen = FindGeneration(msg.generation);
+  if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
+  if (gen->sealed.empty()) {
+    gen->step = msg.step;
+  } else if (gen->step != msg.step) {
+    return Drop(gen, Internal("the ranks saved different steps (" + std::to_string(gen->step) +
+                              " and " + std::to_string(msg.step) + ") in one attempt"));
+  }
+  gen->sealed.insert(member);
+  if (gen->sealed.size() < members_.size()) return;
+  const uint32_t generation = gen->generation;
+  const bool of_cut = open() && !OpenStop() && r_.op_generation == generation;
+  if (of_cut) {
+    gen->operation = r_.operation;
+    r_.step = gen->step;
+  }
+  Complete(gen);
+  if (of_cut) FinishOperation(OpPhase::kStaged, OkStatus());
+}
+
+void Leader::Impl::OnStageFailed(const Msg& msg) {
+  Gen* gen = FindGeneration(msg.generation);
+  if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
+  const Status why(static_cast<Code>(msg.code), msg.text);
+  if (open() && !OpenStop() && r_.op_generation == gen->generation) {
+    return WithdrawRound(OpPhase::kRolledBack, why);
+  }
+  TellGeneration(*gen, OpPhase::kRolledBack, why);
+  Drop(gen, why);
+}
+
+// All ranks have sealed: the copy counts, older ones whose attempt is aborted may go.
+void Leader::Impl::Complete(Gen* gen) {
+  gen->state = Gen::State::kComplete;
+  gen->fill_deadline_ns = kNever;
+  if (OpenStop() && r_.op_generation == gen->generation) {
+    gen->operation = r_.operation;
+    gen->request = r_.commands[0].request;
+  } else {
+    TellGeneration(*gen, OpPhase::kStaged, OkStatus());
+  }
+  Store();
+  SendMarks(gen, true);
+  std::vector<uint32_t> stale;
+  for (const Gen& other : r_.generations) {
+    const bool older = other.generation < gen->generation && other.aborted;
+    if (older && other.state == Gen::State::kComplete) stale.push_back(other.generation);
+  }
+  for (const uint32_t generation : stale) {
+    Drop(FindGeneration(generation), Aborted("its attempt failed and a newer copy is complete"));
+  }
+  SlotsChanged();
+}
+
+void Leader::Impl::OnShards(MemberId member, const Msg& msg) {
+  Gen* gen = FindAttempt(msg.attempt);
+  if (gen == nullptr || gen->state != Gen::State::kComplete || gen->aborted) return;
+  if (msg.code != 0) return Abort(gen, Status(static_cast<Code>(msg.code), msg.text));
+  gen->payloads[member] = msg.payload;
+  TryCommit(gen);
+}
+
+void Leader::Impl::TryCommit(Gen* gen) {
+  if (gen->committing || gen->payloads.size() < members_.size()) return;
+  gen->committing = true;
+  gen->commit_at_ns = kNever;
+  CommitAttempt action{gen->attempt, gen->generation, gen->step, {}};
+  for (const auto& [id, payload] : gen->payloads) action.payloads.emplace_back(id, payload);
+  Emit(std::move(action));
+}
+
+void Leader::Impl::On(const AttemptCommitted& event) {
+  Gen* gen = FindAttempt(event.attempt);
+  if (gen == nullptr || gen->state != Gen::State::kComplete) return;
+  gen->committing = false;
+  if (event.status.ok()) {
+    gen->state = Gen::State::kDurable;
+    Store();
+    TellGeneration(*gen, OpPhase::kDurable, OkStatus());
+    SendMarks(gen, true);
+    return SlotsChanged();
+  }
+  const bool maybe =
+      event.status.outcome() == Outcome::kMaybeApplied || event.status.code() == Code::kUnavailable;
+  if (maybe && ++gen->commit_tries < kCommitTriesMax) {
+    gen->commit_at_ns = now_ + kCommitRetryNs;
+    return;
+  }
+  Abort(gen, event.status);
+}
+
+// The attempt will not be committed. The copy in RAM stands until a newer one is complete.
+void Leader::Impl::Abort(Gen* gen, const Status& why) {
+  gen->aborted = true;
+  gen->commit_at_ns = kNever;
+  Store();
+  Emit(AbortAttempt{gen->attempt, gen->generation, why.message()});
+  TellGeneration(*gen, OpPhase::kNotDurable, why);
+  const Gen* newest = Standing();
+  const bool only_slot = config_.slots == 1 && !PastRelease();
+  if (newest != gen || only_slot) Drop(gen, why);
+}
+
+// Void: nobody fills, reads or writes it any more once all members have answered.
+void Leader::Impl::Drop(Gen* gen, const Status& why) {
+  if (gen == nullptr || gen->state == Gen::State::kDropping) return;
+  if (!gen->aborted) Emit(AbortAttempt{gen->attempt, gen->generation, why.message()});
+  if (gen->state == Gen::State::kComplete && !gen->aborted) {
+    TellGeneration(*gen, OpPhase::kNotDurable, why);
+  }
+  gen->state = Gen::State::kDropping;
+  gen->aborted = true;
+  gen->fill_deadline_ns = gen->commit_at_ns = kNever;
+  Store();
+  SendMarks(gen, true);
+}
+
+void Leader::Impl::SendMarks(Gen* gen, bool all) {
+  gen->sent_ns = now_;
+  for (const auto& [id, member] : members_) {
+    if (all) gen->pending.insert(id);
+    if (gen->pending.contains(id)) SendMark(id, gen);
+  }
+}
+
+void Leader::Impl::SendMark(MemberId member, Gen* gen) {
+  if (gen->state == Gen::State::kFilling || !gen->pending.contains(member)) return;
+  Msg msg;
+  msg.type = gen->state == Gen::State::kDropping ? MsgType::kDrop : MsgType::kGeneration;
+  msg.round = r_.round;
+  msg.generation = gen->generation;
+  msg.attempt = gen->attempt;
+  msg.slot = gen->slot;
+  msg.step = gen->step;
+  if (msg.type == MsgType::kGeneration) msg.code = gen->state == Gen::State::kDurable ? 2 : 1;
+  Send(member, std::move(msg));
+}
+
+void Leader::Impl::OnMarkHeard(MemberId member, const Msg& msg) {
+  Gen* gen = FindGeneration(msg.generation);
+  if (gen == nullptr || gen->attempt != msg.attempt) return;
+  const int32_t code = gen->state == Gen::State::kDurable ? 2 : 1;
+  if (gen->state != Gen::State::kDropping && msg.code == code) gen->pending.erase(member);
+}
+
+void Leader::Impl::OnDropped(MemberId member, const Msg& msg) {
+  Gen* gen = FindGeneration(msg.generation);
+  if (gen == nullptr || gen->state != Gen::State::kDropping || gen->attempt != msg.attempt) return;
+  gen->pending.erase(member);
+  if (!gen->pending.empty()) return;
+  std::erase_if(r_.generations,
+                [&](const Gen& other) { return other.generation == msg.generation; });
+  Store();
+  SlotsChanged();
+}
+
+void Leader::Impl::SlotsChanged() {
+  if (r_.stage == Stage::kSuperseding) {
+    const Gen* older = FindGeneration(supersede_);
+    if (older == nullptr || older->state == Gen::State::kDurable) return PassBarrierOne();
+  }
+  TryStart();
+  ServeWaitingSaves();
+}
+
+void Leader::Impl::CheckGenerationDeadlines() {
+  std::vector<uint32_t> overdue;
+  for (Gen& gen : r_.generations) {
+    if (gen.state == Gen::State::kFilling && now_ >= gen.fill_deadline_ns) {
+      overdue.push_back(gen.generation);
+    }
+    if (gen.commit_at_ns != kNever && now_ >= gen.commit_at_ns) TryCommit(&gen);
+    const bool marks = gen.state != Gen::State::kFilling && !gen.pending.empty();
+    if (marks && now_ - gen.sent_ns >= config_.retry_ns) SendMarks(&gen, false);
+  }
+  for (const uint32_t generation : overdue) {
+    Gen* gen = FindGeneration(generation);
+    const Status why = DeadlineExceeded("not all ranks staged this save in time");
+    if (open() && !OpenStop() && r_.op_generation == generation) {
+      WithdrawRound(OpPhase::kRolledBack, why);
+      continue;
+    }
+    TellGeneration(*gen, OpPhase::kRolledBack, why);
+    Drop(gen, why);
+  }
+  std::vector<uint32_t> late;
+  for (const auto& [boundary, save] : waiting_saves_) {
+    if (now_ >= save.deadline_ns) late.push_back(boundary);
+  }
+  for (const uint32_t boundary : late) {
+    AnswerSave(boundary, static_cast<int32_t>(Code::kResourceExhausted),
+               "no staging slot became free in time");
+  }
+}
+
+}  // namespace ckpt::gang

@@ -1,0 +1,230 @@
+// Generations, and the saves that the program asks for.
+#include <algorithm>
+
+#include "coordinator/gang/member_impl.h"
+
+namespace ckpt::gang {
+namespace {
+
+constexpr size_t kAnswersKept = 64;
+constexpr size_t kGenerationsKept = 64;
+
+}  // namespace
+
+void Member::Impl::On(const RankWantsSave& event) {
+  RankState* state = Find(event.rank);
+  if (state == nullptr || state->exited) return;
+  const auto known = answers_.find(event.boundary);
+  if (known != answers_.end()) return AnswerRank(event.rank, state, known->second);
+  const bool first = std::none_of(ranks_.begin(), ranks_.end(), [&](const RankState& other) {
+    return other.wants_save && other.save_boundary == event.boundary;
+  });
+  state->wants_save = true;
+  state->save_boundary = event.boundary;
+  state->save_deadline =
+      event.deadline_ns > now_ ? event.deadline_ns : now_ + config_.save_answer_ns;
+  if (!first) return;
+  Msg fact{.fact = FactKind::kWantsSave};
+  fact.rank = event.rank.value();
+  fact.boundary = event.boundary;
+  fact.slot = event.wait ? 1 : 0;
+  fact.left_ns = state->save_deadline - now_;
+  AddFact(std::move(fact));
+}
+
+void Member::Impl::OnSaveAnswer(const Msg& msg) {
+  ForgetFacts([&](const Msg& fact) {
+    return fact.fact == FactKind::kWantsSave && fact.boundary == msg.boundary;
+  });
+  Answer answer{static_cast<uint32_t>(msg.code), msg.generation, msg.slot, msg.attempt, msg.text};
+  const auto [it, added] = answers_.emplace(msg.boundary, answer);
+  if (!added) {
+    if (it->second.local && answer.code == 0) GrantLate(msg.boundary, answer);
+    return;
+  }
+  if (answer.code == 0) {
+    Generation& entry = generations_[answer.generation];
+    entry.attempt = answer.attempt;
+    entry.slot = answer.slot;
+    entry.is_save = true;
+  }
+  EachRank([&](Rank rank, RankState& state) {
+    if (state.wants_save && state.save_boundary == msg.boundary) AnswerRank(rank, &state, answer);
+  });
+  while (answers_.size() > kAnswersKept) {
+    answers_.erase(
+        std::min_element(answers_.begin(), answers_.end(),
+                         [](const auto& a, const auto& b) { return Later(b.first, a.first); }));
+  }
+}
+
+// Ranks of this member were told no before the leader said yes: the attempt cannot be whole.
+void Member::Impl::GrantLate(uint32_t boundary, const Answer& answer) {
+  if (generations_.contains(answer.generation)) return;
+  Generation& entry = generations_[answer.generation];
+  entry.attempt = answer.attempt;
+  entry.slot = answer.slot;
+  entry.is_save = true;
+  Msg fact{.fact = FactKind::kStageFailed};
+  fact.generation = answer.generation;
+  fact.attempt = answer.attempt;
+  fact.rank = config_.first_rank.value();
+  fact.code = static_cast<int32_t>(Code::kDeadlineExceeded);
+  fact.text = "the save at boundary " + std::to_string(boundary) + " was granted too late";
+  AddFact(std::move(fact));
+}
+
+void Member::Impl::AnswerRank(Rank rank, RankState* state, const Answer& answer) {
+  state->wants_save = false;
+  const uint32_t boundary = state->save_boundary;
+  if (answer.code != 0) {
+    out_.push_back(RefuseSave{rank, boundary, Status(static_cast<Code>(answer.code), answer.text)});
+    return;
+  }
+  const auto it = generations_.find(answer.generation);
+  if (it == generations_.end() || it->second.dropping) {
+    out_.push_back(
+        RefuseSave{rank, boundary, Aborted("this save was dropped: another rank failed")});
+    return;
+  }
+  state->filling = answer.generation;
+  out_.push_back(GrantSave{rank, boundary, answer.generation, answer.slot, answer.attempt});
+}
+
+void Member::Impl::RefuseOverdueSaves() {
+  EachRank([&](Rank, RankState& state) {
+    if (!state.wants_save || now_ < state.save_deadline) return;
+    const uint32_t boundary = state.save_boundary;
+    const Answer refusal{static_cast<uint32_t>(Code::kDeadlineExceeded), 0,   0, 0,
+                         "no staging slot was granted in time",          true};
+    answers_.emplace(boundary, refusal);
+    ForgetFacts([&](const Msg& fact) {
+      return fact.fact == FactKind::kWantsSave && fact.boundary == boundary;
+    });
+    EachRank([&](Rank rank, RankState& other) {
+      if (other.wants_save && other.save_boundary == boundary) AnswerRank(rank, &other, refusal);
+    });
+  });
+}
+
+void Member::Impl::NoteSealed(Rank rank, RankState* state, const RankSealed& event) {
+  if (state->filling == event.generation) state->filling = 0;
+  const auto it = generations_.find(event.generation);
+  if (it == generations_.end() || it->second.attempt != event.attempt) return;
+  Generation& entry = it->second;
+  if (entry.dropping) return FinishDrop(event.generation);
+  state->sealed = event.generation;
+  state->step = event.step;
+  entry.sealed.insert(rank.value());
+  if (entry.reported || entry.sealed.size() != ranks_.size()) return;
+  entry.reported = true;
+  Mark(event.generation, entry, GenerationMark::kSealed);
+  if (!entry.is_save) return CheckSealed();
+  Msg fact{.fact = FactKind::kSealed};
+  fact.generation = event.generation;
+  fact.attempt = event.attempt;
+  fact.step = event.step;
+  AddFact(std::move(fact));
+  if (phase_ == Phase::kCommitted && event.generation == generation_) {
+    SetPhase(Phase::kSealed, kNever);
+    SendVote();
+  }
+}
+
+void Member::Impl::Mark(uint32_t generation, const Generation& entry, GenerationMark mark) {
+  out_.push_back(MarkGeneration{generation, entry.slot, entry.attempt, mark});
+}
+
+void Member::Impl::OnGeneration(const Msg& msg) {
+  Msg ack{.type = MsgType::kAck};
+  ack.generation = msg.generation;
+  ack.attempt = msg.attempt;
+  ack.code = msg.code;
+  Send(std::move(ack));
+  const auto it = generations_.find(msg.generation);
+  if (it == generations_.end() || it->second.dropping) return;
+  Generation& entry = it->second;
+  if (!entry.complete) {
+    entry.complete = true;
+    Mark(msg.generation, entry, GenerationMark::kGangComplete);
+    ForgetFacts([&](const Msg& fact) {
+      return fact.fact == FactKind::kSealed && fact.generation == msg.generation;
+    });
+    if (msg.code == 1) {
+      entry.writing = true;
+      out_.push_back(WriteShards{msg.generation, entry.slot, entry.attempt});
+    }
+  }
+  if (msg.code != 2 || entry.durable) return;
+  entry.durable = true;
+  Mark(msg.generation, entry, GenerationMark::kDurable);
+  ForgetFacts([&](const Msg& fact) {
+    return fact.fact == FactKind::kShards && fact.attempt == msg.attempt;
+  });
+  while (generations_.size() > kGenerationsKept) generations_.erase(generations_.begin());
+}
+
+void Member::Impl::On(const ShardsWritten& event) {
+  for (auto& [number, entry] : generations_) {
+    if (entry.attempt != event.attempt || !entry.writing) continue;
+    entry.writing = false;
+    if (entry.dropping) return FinishDrop(number);
+    Msg fact{.fact = FactKind::kShards};
+    fact.attempt = event.attempt;
+    fact.generation = number;
+    fact.code = static_cast<int32_t>(event.status.code());
+    fact.text = event.status.message();
+    fact.payload = event.payload;
+    return AddFact(std::move(fact));
+  }
+}
+
+// Whether a rank still fills this generation's slot or a writer reads it.
+bool Member::Impl::Touched(uint32_t generation, const Generation& entry) {
+  if (entry.writing && !config_.mutations.free_draining) return true;
+  bool touched = false;
+  EachRank([&](Rank rank, const RankState& state) {
+    if (state.exited) return;
+    const bool at_cut = generation == generation_ && kind_ == Kind::kSave &&
+                        state.sealed != generation &&
+                        pages_->Load(rank).state == WordState::kStaging;
+    touched = touched || state.filling == generation || at_cut;
+  });
+  return touched;
+}
+
+void Member::Impl::OnDrop(const Msg& msg) {
+  Generation& entry = generations_[msg.generation];
+  entry.attempt = msg.attempt;
+  entry.slot = msg.slot;
+  if (!entry.dropping) {
+    entry.dropping = true;
+    ForgetFacts([&](const Msg& fact) { return fact.attempt == msg.attempt; });
+    const bool open_cut = msg.generation == generation_ && kind_ == Kind::kSave;
+    if (open_cut) {
+      VoidCut();
+      SetPhase(Phase::kFailed, kNever);
+    }
+    if (entry.writing && !entry.stopping) {
+      entry.stopping = true;
+      out_.push_back(StopWriters{msg.attempt});
+    }
+  }
+  FinishDrop(msg.generation);
+}
+
+void Member::Impl::FinishDrop(uint32_t generation) {
+  Generation& entry = generations_[generation];
+  if (Touched(generation, entry)) return;
+  if (!entry.dropped) {
+    entry.dropped = true;
+    Mark(generation, entry, GenerationMark::kAborted);
+    out_.push_back(FreeSlot{entry.slot, generation});
+  }
+  Msg reply{.type = MsgType::kDropped};
+  reply.generation = generation;
+  reply.attempt = entry.attempt;
+  Send(std::move(reply));
+}
+
+}  // namespace ckpt::gang
