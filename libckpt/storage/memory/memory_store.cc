@@ -196,6 +196,12 @@ void PlantFile(MemoryJob& job, const std::string& key, std::string bytes) {
   job.directories[dir][name] = std::make_shared<std::string>(std::move(bytes));
 }
 
+Status RemoveFile(MemoryJob& job, const std::string& key) {
+  const auto [dir, name] = Split(key);
+  MutexLock lock(job.mutex);
+  return job.directories[dir].erase(name) == 1 ? OkStatus() : NotFound(key);
+}
+
 Status PlantRename(MemoryJob& job, const std::string& from, const std::string& to) {
   MutexLock lock(job.mutex);
   if (!job.directories.contains(from)) return NotFound("memory:/" + from + ": no such directory");

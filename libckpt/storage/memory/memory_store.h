@@ -18,6 +18,7 @@ std::unique_ptr<EpochStore> NewMemoryStore(std::shared_ptr<MemoryJob> job,
 
 // What a test does behind the store's back. Keys as in JobDirectory.
 void PlantFile(MemoryJob& job, const std::string& key, std::string bytes);
+Status RemoveFile(MemoryJob& job, const std::string& key);
 // Renames a directory of the job, as an old run's retention does; kNotFound, kAlreadyExists.
 Status PlantRename(MemoryJob& job, const std::string& from, const std::string& to);
 std::vector<std::string> AllKeys(const MemoryJob& job);
