@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "libckpt/base/bytes.h"
 #include "libckpt/format/value_json.h"
@@ -257,15 +256,15 @@ Status CheckItemList(const std::vector<Item>& items, const std::vector<uint32_t>
   return CheckRankValues(Spell(items, list));
 }
 
-// Shared means one content: two rows of one name cannot both be in use.
+// Shared means one content: a name of a shared item is in one row only.
 Status CheckShared(const std::vector<Item>& items) {
-  std::unordered_set<std::string> seen;
+  std::unordered_map<std::string, Scope> seen;
   for (const Item& item : items) {
     const bool blob = std::holds_alternative<NamedBlob>(item);
-    const auto& [name, scope] = std::visit(
+    const auto [name, scope] = std::visit(
         [](const auto& it) { return std::pair<std::string, Scope>(it.name, it.scope); }, item);
-    if (scope != Scope::kShared) continue;
-    if (!seen.insert((blob ? "b" : "v") + name).second) {
+    const auto [at, fresh] = seen.emplace((blob ? "b" : "v") + name, scope);
+    if (!fresh && (scope == Scope::kShared || at->second == Scope::kShared)) {
       return Bad(blob ? "blob" : "value", name,
                  "is shared but differs between ranks: make it equal or per-rank");
     }
