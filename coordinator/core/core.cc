@@ -10,9 +10,9 @@
 namespace ckpt::core {
 
 std::string_view JobStateName(JobState state) {
-  static constexpr std::string_view kNames[] = {"UNSPECIFIED", "PENDING",   "STARTING",  "RUNNING",
-                                                "SUSPENDING",  "SUSPENDED", "PREEMPTED", "FINISHED",
-                                                "FAILED",      "CANCELLED", "UNKNOWN"};
+  static constexpr std::string_view kNames[] = {"unspecified", "pending",   "starting",  "running",
+                                                "suspending",  "suspended", "preempted", "finished",
+                                                "failed",      "cancelled", "unknown"};
   const auto index = static_cast<size_t>(state);
   return index < std::size(kNames) ? kNames[index] : kNames[0];
 }
@@ -338,11 +338,12 @@ std::vector<std::string> Core::HoldsOn(const std::string& node) const {
   return holds;
 }
 
-std::vector<EventRecord> Core::EventsSince(uint64_t revision) const {
+std::vector<EventRecord> Core::EventsSince(uint64_t revision, size_t max) const {
   const auto first =
       std::upper_bound(impl_->events_.begin(), impl_->events_.end(), revision,
                        [](uint64_t r, const EventRecord& event) { return r < event.revision; });
-  return {first, impl_->events_.end()};
+  const auto count = std::min<size_t>(max, impl_->events_.end() - first);
+  return {first, first + static_cast<ptrdiff_t>(count)};
 }
 
 bool Core::NeedsTicks() const { return !impl_->running_ops_.empty() || !impl_->stopping_.empty(); }

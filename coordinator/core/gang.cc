@@ -59,6 +59,7 @@ void Core::Impl::LaunchAt(Job& job, const Placement& placement) {
   job.stop = StopPurpose::kNone;
   job.stop_kill = false;
   job.reason.clear();
+  job.resumed_from.clear();
   job.step_seconds = 0;
   Emit("launched", &job, "epoch " + std::to_string(job.epoch) + " on " + Describe(placement));
   LaunchMembers(job);
@@ -201,9 +202,10 @@ void Core::Impl::GangRunning(Job& job) {
   job.state = JobState::kRunning;
   job.running_since_ns = job.last_copy_ns = now_.boot_ns;
   job.reason.clear();
-  const std::string from = job.resumed_from.empty() ? "from the start" : "from " + job.resumed_from;
-  EventRecord& event = Emit(job.resumed_from.empty() ? "running" : "resumed", &job, from);
-  event.data["resumed_from"] = job.resumed_from;
+  if (!job.resumed_from.empty()) {
+    Emit("resumed", &job, "from " + job.resumed_from).data["resumed_from"] = job.resumed_from;
+  }
+  Emit("running", &job, Plural(job.spec.ranks, "rank"));
   settle_ = true;
 }
 
@@ -233,8 +235,9 @@ void Core::Impl::GangSuspended(Job& job, bool clean, const std::string& what) {
   job.state = JobState::kSuspended;
   if (clean) {
     if (job.last_stop.released_ns == 0) job.last_stop.released_ns = now_.boot_ns;
-    Emit("released", &job, "all nodes measured free; " + FallbackOf(job)).boottime_ns =
-        job.last_stop.released_ns;
+    EventRecord& line = Emit("released", &job, "all nodes measured free; " + FallbackOf(job));
+    line.boottime_ns = job.last_stop.released_ns;
+    line.data = TimesData(job.last_stop);
     job.reason = FallbackOf(job);
   } else {
     if (!killed) ++job.restart_count;

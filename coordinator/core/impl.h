@@ -196,6 +196,7 @@ class Core::Impl {
 };
 
 std::vector<CopyState> MergedCopies(const Job& job);
+std::map<std::string, std::string> TimesData(const PhaseTimes& times);
 std::string Plural(uint64_t count, const std::string& noun);
 
 }  // namespace ckpt::core

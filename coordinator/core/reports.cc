@@ -41,6 +41,23 @@ std::vector<Method> MergeMethods(const Job& job) {
 
 }  // namespace
 
+std::map<std::string, std::string> TimesData(const PhaseTimes& times) {
+  std::map<std::string, std::string> data;
+  const auto put = [&](const char* name, int64_t value) {
+    if (value != 0) data[name] = std::to_string(value);
+  };
+  put("noticed_ns", times.noticed_ns);
+  put("cut_ns", times.cut_ns);
+  put("staged_ns", times.staged_ns);
+  put("comms_down_ns", times.comms_down_ns);
+  put("released_ns", times.released_ns);
+  put("durable_ns", times.durable_ns);
+  put("stall_ns", times.stall_ns);
+  put("staged_bytes", static_cast<int64_t>(times.staged_bytes));
+  if (times.memcpy_ratio > 0) data["memcpy_ratio"] = std::to_string(times.memcpy_ratio);
+  return data;
+}
+
 // ---- nodes come and go
 
 void Core::Impl::On(const NodeConnected& event) {
@@ -265,9 +282,7 @@ void Core::Impl::FoldTimes(Job& job, const JobReport& report) {
     event.epoch = report.epoch;
     event.op_id = job.last_op_id;
     event.boottime_ns = at_ns;
-    event.data["noticed_ns"] = std::to_string(times.noticed_ns);
-    event.data["staged_bytes"] = std::to_string(times.staged_bytes);
-    event.data["stall_ns"] = std::to_string(times.stall_ns);
+    event.data = TimesData(times);
   };
   line("cut", before.cut_ns, times.cut_ns);
   line("staged", before.staged_ns, times.staged_ns);
@@ -299,10 +314,11 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
     if (newly_durable) {
       EventRecord& event = Emit("durable", &job, name);
       event.epoch = copy.epoch;
-      event.data["step"] = std::to_string(copy.step);
-      event.data["attempt"] = std::to_string(copy.attempt);
       const bool of_stop = copy.epoch == job.last_stop_epoch && job.last_stop.durable_ns != 0;
       if (of_stop) event.boottime_ns = job.last_stop.durable_ns;
+      if (of_stop) event.data = TimesData(job.last_stop);
+      event.data["step"] = std::to_string(copy.step);
+      event.data["attempt"] = std::to_string(copy.attempt);
     }
     if (!copy.failure.empty() && (old == nullptr || old->failure.empty())) {
       Emit("drain_failed", &job, name + ": " + copy.failure).epoch = copy.epoch;

@@ -307,10 +307,9 @@ Reply Core::Impl::On(const Resume& request) {
     if (const Operation* op = FindOp(job.op_id); op && op->kind == OperationKind::kResume) {
       return {OkStatus(), request.job, job.op_id};
     }
-    const uint64_t in_progress = job.op_id;
-    Operation& op = NewOp(request.op_id, OperationKind::kResume, &job, 0);
-    job.op_id = in_progress;
-    return Done(op, request.job + " is " + std::string(JobStateName(job.state)) + " already");
+    return Refuse(FailedPrecondition("job " + request.job + " is " +
+                                     std::string(JobStateName(job.state)) +
+                                     " already: there is nothing to resume"));
   }
   Status status = CheckIdle(job, "resume");
   if (status.ok() && (job.state == JobState::kFinished || job.state == JobState::kCancelled)) {
@@ -319,7 +318,7 @@ Reply Core::Impl::On(const Resume& request) {
   }
   if (status.ok() && IsLive(job.state)) {
     status = FailedPrecondition("job " + request.job +
-                                " is still being stopped; resume it when it is SUSPENDED");
+                                " is still being stopped; resume it when it is suspended");
   }
   if (!status.ok()) return Refuse(std::move(status));
   Operation& op = NewOp(request.op_id, OperationKind::kResume, &job, kResumeBudgetNs);
