@@ -310,7 +310,8 @@ TEST(Records, UnknownKeysAreIgnoredAndEpochListsAreSorted) {
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   EXPECT_EQ(read->job, JobId{{9}});
   const AttemptId a{Epoch(1), Step(5), Attempt(1)}, b{Epoch(2), Step(1), Attempt(1)};
-  const EpochFile file{JobId{{1}}, Epoch(3), {b, a, b}, ""};
+  const EpochFile file{JobId{{1}}, Epoch(3), {b, a, b}, "odd \xff host"};
+  EXPECT_EQ(EpochFile::Decode(file.Encode())->shape, "odd ? host");
   EXPECT_EQ(EpochFile::Decode(file.Encode())->adopted, (std::vector<AttemptId>{a, b}));
 }
 

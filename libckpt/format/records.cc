@@ -17,6 +17,15 @@ std::string Text(std::string_view text) {
   return out;
 }
 
+// For what people wrote: a record must stay readable whatever is in it.
+std::string FreeText(std::string text) {
+  if (!IsUtf8(text)) {
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0x80; }, '?');
+  }
+  return Text(text);
+}
+
 std::string EncodeRecord(std::string_view kind, const JobId& job, Fields fields) {
   fields.emplace_back("digest", "\"\"");
   fields.emplace_back("format", std::to_string(kFormatVersion));
@@ -64,7 +73,7 @@ Result<JobFile> JobFile::Decode(std::string_view bytes) {
 
 std::string ClaimFile::Encode() const {
   return EncodeRecord("CLAIM", job,
-                      {{"claimant", Text(claimant)}, {"epoch", std::to_string(epoch.value())}});
+                      {{"claimant", FreeText(claimant)}, {"epoch", std::to_string(epoch.value())}});
 }
 
 Result<ClaimFile> ClaimFile::Decode(std::string_view bytes) {
@@ -84,9 +93,10 @@ std::string EpochFile::Encode() const {
     if (list.size() > 1) list += ',';
     list += Text(id.ToString());
   }
-  return EncodeRecord(
-      "EPOCH", job,
-      {{"adopted", list + ']'}, {"epoch", std::to_string(epoch.value())}, {"shape", Text(shape)}});
+  return EncodeRecord("EPOCH", job,
+                      {{"adopted", list + ']'},
+                       {"epoch", std::to_string(epoch.value())},
+                       {"shape", FreeText(shape)}});
 }
 
 Result<EpochFile> EpochFile::Decode(std::string_view bytes) {

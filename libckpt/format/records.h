@@ -1,6 +1,7 @@
 // The small files that decide what is visible: JOB, EPOCH.n.claim, EPOCH.n, COMMIT, DRAINING. Each
 // is one line of canonical JSON that carries its kind, its job and its own digest, so that a torn,
-// misplaced or foreign one is never taken for a real one.
+// misplaced or foreign one is never taken for a real one. Encode writes '?' for the bytes of a text
+// that is not UTF-8.
 //
 // Decode errors, all of them: kDataLoss for damage or another kind, kFailedPrecondition for a newer
 // format version. What a record must match (job, epoch, attempt) is the caller's to compare.

@@ -331,15 +331,18 @@ def overlap(a, b):
         volume(a["size"]) and volume(b["size"])
 
 
-def check_cover(pieces, shape, name, where):
-    need(sum(volume(piece["size"]) for piece in pieces) == volume(shape) and
+def check_cover(pieces, box, name, where):
+    offset, size = box
+    inside = all(o <= x and x + s <= o + whole for piece in pieces
+                 for o, whole, x, s in zip(offset, size, piece["offset"], piece["size"]))
+    need(inside and sum(volume(piece["size"]) for piece in pieces) == volume(size) and
          not any(overlap(a, b) for i, a in enumerate(pieces) for b in pieces[:i]),
          f"tensor '{name}' is not covered exactly once {where}")
 
 
 def check_covers(layouts, indexes):
     """What the shards hold together, against what the ranks describe."""
-    pieces, rows = {}, {}
+    pieces, boxes = {}, {}
     for shard, index in indexes.items():
         for tensor in index["tensors"]:
             row = layouts[shard].get(tensor["name"], (None,))[0]
@@ -354,10 +357,11 @@ def check_covers(layouts, indexes):
                 need(row["tied_to"] in layout, f"'{name}' is tied to what rank {rank} does not hold")
                 continue
             own = row["placement"] in ("per_rank", "unsharded")
-            rows[(name, rank if own else None)] = row
-    for (name, rank), row in rows.items():
+            whole = ([0] * len(row["shape"]), row["shape"])
+            boxes[(name, rank if own else None)] = whole if row["placement"] == "sharded" else (offset, size)
+    for (name, rank), box in boxes.items():
         where = "by all shards" if rank is None else f"by the shard of rank {rank}"
-        check_cover(pieces.pop((name, rank), []), row["shape"], name, where)
+        check_cover(pieces.pop((name, rank), []), box, name, where)
     need(not pieces, "shards hold tensors that no rank describes")
 
 
