@@ -89,7 +89,11 @@ struct MarkedDraining {
   uint32_t attempt = 0;
   Status status;
 };
-using LeaderEvent = std::variant<Command, Withdraw, MemberJoined, MemberLost, FromMember,
+// How many staging slots every rank really got: known once memory is laid out.
+struct SlotsKnown {
+  uint32_t slots = 2;
+};
+using LeaderEvent = std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, FromMember,
                                  LeaderTick, Persisted, AttemptCommitted, MarkedDraining>;
 
 // ---- actions -----------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ class Leader::Impl {
 
   // leader.cc: events, members, sending
   void On(const Command& event);
+  void On(const SlotsKnown& event) { config_.slots = event.slots <= 1 ? 1 : 2; }
   void On(const gang::Withdraw& event);
   void On(const MemberJoined& event);
   void On(const MemberLost& event);
