@@ -14,13 +14,14 @@ constexpr size_t kGenerationsKept = 64;
 void Member::Impl::On(const RankWantsSave& event) {
   RankState* state = Find(event.rank);
   if (state == nullptr || state->exited) return;
+  state->save_boundary = event.boundary;
   const auto known = answers_.find(event.boundary);
   if (known != answers_.end()) return AnswerRank(event.rank, state, known->second);
+  state->wants_save = false;
   const bool first = std::none_of(ranks_.begin(), ranks_.end(), [&](const RankState& other) {
     return other.wants_save && other.save_boundary == event.boundary;
   });
   state->wants_save = true;
-  state->save_boundary = event.boundary;
   state->save_deadline =
       event.deadline_ns > now_ ? event.deadline_ns : now_ + config_.save_answer_ns;
   if (!first) return;
