@@ -63,7 +63,7 @@ TEST(ManifestTest, SizeOfALargeIrregularGang) {
   for (uint32_t rank = 0; rank < 64; ++rank) {
     RankLayout layout;
     layout.rank = Rank(rank);
-    for (uint32_t i = 0; i < 2000; ++i) {
+    for (uint32_t i = 0; i < 500; ++i) {
       TensorMeta tensor = WholeTensor("model.layers." + std::to_string(i) + ".mlp.weight",
                                       DType::kBF16, {8192 + 64 * i, 8192}, Placement::kSharded);
       tensor.local = Box{{rank * (128 + i), 0}, {128 + i, 8192}};
@@ -74,7 +74,7 @@ TEST(ManifestTest, SizeOfALargeIrregularGang) {
   }
   const auto text = manifest.Encode();
   ASSERT_TRUE(text.ok()) << text.status().ToString();
-  EXPECT_LT(text->size(), kManifestBytesMax / 8);
+  EXPECT_LT(text->size(), kManifestBytesMax / 32);  // so 2,000 tensors have room eightfold
   const auto decoded = Manifest::Decode(*text);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(decoded->layouts, manifest.layouts);
