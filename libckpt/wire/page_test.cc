@@ -126,7 +126,7 @@ TEST_F(PageTest, AWriterThatDiedLeavesTheLineReadableAgain) {
 // The heart of the protocol: fetch_add against CAS. Whatever the interleaving, either the proposer
 // learns that the rank is past the cut, or the rank sees the cut when it arrives there.
 TEST_F(PageTest, NoCutIsMissed) {
-  constexpr int kCuts = 200;
+  constexpr int kCuts = 2000;
   std::atomic<int> seen{0};
   os::Thread rank("rank", [&] {
     for (;;) {
@@ -137,8 +137,10 @@ TEST_F(PageTest, NoCutIsMissed) {
       if (word.state == WordState::kFinished) return;
       if (!IsProposed(word.state) || !IsAtCut(boundary, word.cut)) continue;
       ++seen;
-      while (IsProposed(LoadWord(*rank_).state)) {
-        os::FutexWait(FutexOf(*rank_), static_cast<uint32_t>(word.Pack()),
+      // It goes on if the cut is withdrawn or raised.
+      for (Word now = word; IsProposed(now.state) && IsAtCut(boundary, now.cut);
+           now = LoadWord(*rank_)) {
+        os::FutexWait(FutexOf(*rank_), static_cast<uint32_t>(now.Pack()),
                       Deadline("withdrawal", std::chrono::milliseconds(50)))
             .IgnoreError();
       }
