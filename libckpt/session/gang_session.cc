@@ -1,0 +1,684 @@
+#include "libckpt/session/gang_session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libckpt/base/log.h"
+#include "libckpt/session/cut.h"
+#include "libckpt/session/describe.h"
+
+namespace ckpt::session {
+namespace {
+
+constexpr Nanos kConnectMax = std::chrono::seconds(30);
+constexpr Nanos kRestoreOpenMax = std::chrono::minutes(5);
+// For the gang's answer to STAGING_GET: the slowest rank has to come to the same boundary.
+constexpr Nanos kGrantMax = std::chrono::minutes(5);
+// At barriers, where the order names no deadline; and how much later than it a rank gives up.
+constexpr Nanos kBarrierMax = std::chrono::minutes(10);
+constexpr Nanos kBarrierGrace = std::chrono::seconds(30);
+constexpr Nanos kBarrierLook = std::chrono::milliseconds(50);
+constexpr Nanos kFinishMax = std::chrono::seconds(10);
+constexpr size_t kCopiesMax = 4;
+constexpr size_t kAttemptsRememberedMax = 64;
+
+class GangKeyValue : public comm::KeyValue {
+ public:
+  GangKeyValue(Link* link, std::string scope) : link_(link), scope_(std::move(scope)) {}
+  Status Set(const std::string& key, const std::string& value) override {
+    return link_->Post(wire::KvSet{scope_, key, value});
+  }
+  Result<std::string> Wait(const std::string& key, const Deadline& deadline) override {
+    CKPT_ASSIGN_OR_RETURN(Link::Incoming answer,
+                          link_->Call(wire::KvWait{scope_, key, deadline.at_ns()}, deadline));
+    auto* value = std::get_if<wire::KvValue>(&answer.frame.body);
+    if (value == nullptr) return DataLoss("ckpt-run answered KV_WAIT with another frame");
+    return std::move(value->value);
+  }
+
+ private:
+  Link* link_;
+  const std::string scope_;
+};
+
+std::vector<wire::Capability> Capabilities() {
+  return {{"checkpoint", true, ""},
+          {"suspend", true, ""},
+          {"migrate", true, ""},
+          {"park", false, "no arena under the tensors of this program"},
+          {"transparent", false, "the program links libckpt; it needs no CRIU"}};
+}
+
+Deadline BarrierDeadline(const wire::Order& order) {
+  if (order.deadline_boottime_ns == 0) return Deadline("the barriers of a stop", kBarrierMax);
+  return Deadline::At("the barriers of a stop", order.deadline_boottime_ns + kBarrierGrace.count());
+}
+
+}  // namespace
+
+// ---- life
+// -----------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<Session>> OpenGangSession(Options options, Parts parts) {
+  auto session = std::make_shared<GangSession>(std::move(options), std::move(parts));
+  CKPT_RETURN_IF_ERROR(session->Start());
+  return std::shared_ptr<Session>(session);
+}
+
+GangSession::GangSession(Options options, Parts parts)
+    : Session(std::move(options), std::move(parts)) {}
+
+GangSession::~GangSession() {
+  if (InForkedChild()) {  // the threads are not here to be joined
+    link_.release();
+    copier_.release();
+    bell_.release();
+    for (os::Mapping& mapping : pages_) mapping.Leak();
+    return;
+  }
+  copier_.reset();
+  if (link_ != nullptr) link_->Stop();
+}
+
+Status GangSession::Start() {
+  if (options_.signals != 0) {
+    CKPT_ASSIGN_OR_RETURN(bell_, os::SignalBell::Install(options_.signals, &attention_, kSignal));
+  }
+  Link::Config config;
+  config.socket = options_.run_socket;
+  config.hello.token = options_.token;
+  config.hello.job = options_.job;
+  config.hello.rank = options_.rank.value();
+  config.hello.world = options_.world;
+  config.hello.methods = Capabilities();
+  config.bell = bell_.get();
+  Link::Handlers handlers;
+  handlers.on_frame = [this](Link::Incoming incoming) { OnFrame(std::move(incoming)); };
+  handlers.on_lost = [this] { OnLost(); };
+  handlers.on_back = [this](const wire::Welcome& welcome, os::Memfd page) {
+    return OnBack(welcome, std::move(page));
+  };
+  handlers.on_up = [this] { OnUp(); };
+  handlers.on_sample = [this] { OnSample(); };
+  handlers.on_signal = [this](int signal) { OnSignal(signal); };
+  link_ = std::make_unique<Link>(std::move(config), std::move(handlers));
+
+  Result<Link::Hello> hello = link_->Connect(Deadline("HELLO to ckpt-run", kConnectMax));
+  if (!hello.ok()) {
+    // Whatever the kernel calls it, to the program it means one thing: CKPT_RUN is of no use.
+    const Status& why = hello.status();
+    const bool absent = why.code() == Code::kNotFound || why.code() == Code::kPermissionDenied;
+    return Status(absent ? Code::kUnavailable : why.code(),
+                  Who() + ": CKPT_RUN is set, but no ckpt-run answers at " + options_.run_socket +
+                      ": " + why.message() + "; start the program by ckpt-run, or unset CKPT_RUN");
+  }
+  welcome_ = hello->welcome;
+  CKPT_RETURN_IF_ERROR(UsePage(std::move(hello->page)).Annotate(Who() + ": control page"));
+  return link_->StartThread();
+}
+
+Status GangSession::UsePage(os::Memfd page) {
+  CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, page.Map({.writable = true, .populate = true}));
+  auto* control = reinterpret_cast<wire::ControlPage*>(mapping.data());
+  CKPT_RETURN_IF_ERROR(wire::CheckPage(*control));
+  if (control->epoch != welcome_.epoch || control->rank != options_.rank.value() ||
+      control->world != options_.world)
+    return FailedPrecondition("the control page is of epoch " + std::to_string(control->epoch) +
+                              ", rank " + std::to_string(control->rank) + " of " +
+                              std::to_string(control->world));
+  page_inode_ = page.inode();
+  pages_.push_back(std::move(mapping));
+  SetPage(control);
+  return OkStatus();
+}
+
+// A ckpt-run that came back with another page: it starts where this rank is.
+void GangSession::AdoptPage() {
+  std::optional<os::Memfd> next;
+  {
+    MutexLock lock(mutex_);
+    next = std::move(next_page_);
+    next_page_.reset();
+  }
+  if (!next) return;
+  wire::ControlPage* const old = page();
+  if (const Status status = UsePage(std::move(*next)); !status.ok()) {
+    LogError(Who() + ": the page of the ckpt-run that came back is unusable: " + status.message());
+    return;
+  }
+  page()->user_step.store(old->user_step.load());
+  page()->phase.store(old->phase.load());
+  page()->word.fetch_add(boundary_ << 32);
+}
+
+// ---- the watch thread
+// -------------------------------------------------------------------------------
+
+void GangSession::OnFrame(Link::Incoming incoming) {
+  wire::Body& body = incoming.frame.body;
+  if (const auto* staging = std::get_if<wire::Staging>(&body)) {
+    if (const Status status = MapSlot(*staging, std::move(incoming.fds)); !status.ok())
+      LogError(Who() + ": staging slot " + std::to_string(staging->slot) + ": " + status.message());
+  } else if (const auto* released = std::get_if<wire::BarrierReleased>(&body)) {
+    MutexLock lock(mutex_);
+    released_ = *released;
+    told_.NotifyAll();
+  } else if (auto* back = std::get_if<wire::RolledBack>(&body)) {
+    MutexLock lock(mutex_);
+    back_ = std::move(*back);
+    told_.NotifyAll();
+  } else if (const auto* state = std::get_if<wire::SaveState>(&body)) {
+    OnSaveState(*state);
+  } else {
+    LogWarning(Who() + ": ckpt-run sent " + std::string(wire::FrameName(body)) +
+               " out of turn; ignored");
+  }
+}
+
+Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::UniqueFd> fds) {
+  if (staging.slot >= kStagingSlotsMax || fds.size() != 1)
+    return DataLoss("a STAGING frame with slot " + std::to_string(staging.slot) + " and " +
+                    std::to_string(fds.size()) + " descriptors");
+  CKPT_ASSIGN_OR_RETURN(const os::Memfd memory,
+                        os::Memfd::FromFd(std::move(fds[0]), staging.bytes));
+  auto slot = std::make_shared<Slot>();
+  CKPT_ASSIGN_OR_RETURN(slot->memory, memory.Map({.writable = true, .populate = true}));
+  CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
+                        engine::StagingRegion::Open(slot->memory.bytes()));
+  const engine::StagingIdentity& identity = region.identity();
+  if (identity.rank != options_.rank || identity.job != welcome_.job_id)
+    return FailedPrecondition("it was formatted for rank " + std::to_string(identity.rank.value()) +
+                              " of job " + identity.job.ToString());
+  slot->region = std::make_unique<engine::StagingRegion>(std::move(region));
+  MutexLock lock(mutex_);
+  if (slot->region->layout().Hash() != layout_frame_.hash)
+    return FailedPrecondition("it was formatted for another layout than the tracked one");
+  slots_[staging.slot] = std::move(slot);
+  return OkStatus();
+}
+
+void GangSession::OnSaveState(const wire::SaveState& state) {
+  std::shared_ptr<Save> save;
+  {
+    MutexLock lock(mutex_);
+    const auto found = by_attempt_.find(state.attempt);
+    if (found == by_attempt_.end()) return;
+    save = found->second;
+  }
+  save->SetBytes(state.bytes_done, state.bytes_total);
+  if (state.level > static_cast<uint32_t>(Level::kShared)) return;  // not a level of this version
+  save->Advance(static_cast<Level>(state.level));
+  if (state.code == 0) return;
+  save->Fail(Status(static_cast<Code>(state.code), state.message));
+  Raise(kFailure);
+}
+
+void GangSession::OnLost() {
+  std::vector<std::shared_ptr<Save>> open = UnendedSaves();
+  for (const std::shared_ptr<Save>& save : open)
+    save->Fail(Unavailable("ckpt-run went away while it was " +
+                           std::string(LevelName(save->progress().level)))
+                   .MaybeApplied());
+  if (!open.empty()) Raise(kFailure);
+  MutexLock lock(mutex_);
+  told_.NotifyAll();
+}
+
+Status GangSession::OnBack(const wire::Welcome& welcome, os::Memfd page) {
+  if (welcome.epoch != welcome_.epoch || welcome.job_id != welcome_.job_id)
+    return FailedPrecondition("it runs epoch " + std::to_string(welcome.epoch) +
+                              ", this rank is of epoch " + std::to_string(welcome_.epoch));
+  if (page.inode() == page_inode_) return OkStatus();
+  MutexLock lock(mutex_);
+  next_page_ = std::move(page);
+  Raise(kPage);
+  return OkStatus();
+}
+
+// A new ckpt-run knows nothing of this rank yet.
+void GangSession::OnUp() {
+  wire::Layout frame;
+  int fd = -1;
+  {
+    MutexLock lock(mutex_);
+    frame = layout_frame_;
+    fd = layout_fd_.fd();
+  }
+  if (fd >= 0) link_->Post(frame, {fd}).IgnoreError();  // lost again: the next one is told
+  if (unsent_signal_ != 0) OnSignal(std::exchange(unsent_signal_, 0));
+}
+
+void GangSession::OnSample() {
+  wire::ControlPage* const control = page();
+  const int64_t now_ns = BoottimeNs();
+  const uint32_t boundary = wire::LoadWord(*control).boundary;
+  control->alive_boottime_ns.store(now_ns, std::memory_order_relaxed);
+  if (boundary == sampled_boundary_) return;
+  if (sampled_at_ns_ != 0)
+    control->step_time_ns.store((now_ns - sampled_at_ns_) / int64_t{boundary - sampled_boundary_},
+                                std::memory_order_relaxed);
+  control->progress_boottime_ns.store(now_ns, std::memory_order_relaxed);
+  sampled_boundary_ = boundary;
+  sampled_at_ns_ = now_ns;
+}
+
+void GangSession::OnSignal(int signal) {
+  page()->signal.store(static_cast<uint32_t>(signal));
+  page()->signal_count.fetch_add(1);
+  if (!link_->Post(wire::Notice{static_cast<uint32_t>(signal)}).ok()) unsent_signal_ = signal;
+}
+
+// ---- what is tracked
+// --------------------------------------------------------------------------------
+
+Status GangSession::DoTrack(const format::RankLayout& layout) {
+  CKPT_RETURN_IF_ERROR(DoFence());
+  const std::string bytes = layout.Encode();
+  CKPT_ASSIGN_OR_RETURN(os::Memfd memory, os::Memfd::Create("ckpt-layout", bytes.size()));
+  CKPT_ASSIGN_OR_RETURN(const os::Mapping mapping, memory.Map());
+  std::memcpy(mapping.data(), bytes.data(), bytes.size());
+  const wire::Layout frame{bytes.size(), layout.Hash()};
+  const int fd = memory.fd();
+  {
+    MutexLock lock(mutex_);
+    layout_fd_ = std::move(memory);
+    layout_frame_ = frame;
+    for (std::shared_ptr<Slot>& slot : slots_) slot.reset();
+  }
+  return link_->Post(frame, {fd});
+}
+
+// ---- saves
+// ------------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<GangSession::Slot>> GangSession::SlotOf(const Grant& grant) {
+  MutexLock lock(mutex_);
+  if (grant.slot < kStagingSlotsMax && slots_[grant.slot] != nullptr) return slots_[grant.slot];
+  return FailedPrecondition(Who() + ": staging slot " + std::to_string(grant.slot) +
+                            " has not been mapped; ckpt-run sends it when all ranks have called "
+                            "track");
+}
+
+// Threads: loop or copier, one at a time for a slot.
+Status GangSession::Fill(const Grant& grant, int64_t step, uint64_t boundary,
+                         const std::vector<engine::LiveTensor>& tensors,
+                         const format::RankValues& values) {
+  CKPT_ASSIGN_OR_RETURN(const std::shared_ptr<Slot> slot, SlotOf(grant));
+  engine::GenerationInfo info;
+  info.generation = grant.generation;
+  info.id = AttemptId{Epoch(welcome_.epoch), Step(step), Attempt(grant.attempt)};
+  info.boundary = static_cast<uint32_t>(boundary);
+  info.full = grant.full;
+  wire::ControlPage* const control = page();
+  copying_bytes_ = slot->memory.size();
+  const uint64_t total = grant.full ? slot->region->plan().StageBytes(slot->region->layout())
+                                    : slot->region->plan().WriteBytes(slot->region->layout());
+  control->staged_bytes.store(0, std::memory_order_relaxed);
+  control->total_bytes.store(total, std::memory_order_relaxed);
+  const auto progress = [control](uint64_t done) {
+    control->staged_bytes.store(done, std::memory_order_relaxed);
+  };
+  Status status = FillRegion(slot->region.get(), info, tensors, values, progress,
+                             CopyDeadline(slot->memory.size()));
+  control->error.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
+  return std::move(status).Annotate("staging " + info.id.ToString());
+}
+
+Status GangSession::StageNow(const Grant& grant, int64_t step) {
+  CKPT_RETURN_IF_ERROR(PrepareStage());
+  return Fill(grant, step, boundary_, state_->tensors(), state_->values());
+}
+
+Status GangSession::Sealed(const Grant& grant, int64_t step) {
+  return link_->Post(wire::Sealed{grant.generation, grant.slot, grant.attempt, step});
+}
+
+void GangSession::StageFailed(const Grant& grant, const Status& why) {
+  link_
+      ->Post(wire::StageFailed{grant.generation, grant.attempt, static_cast<uint32_t>(why.code()),
+                               why.message()})
+      .IgnoreError();  // without ckpt-run there is nobody to tell
+}
+
+Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& request) {
+  CKPT_RETURN_IF_ERROR(DoFence());
+  if (state_ == nullptr) return PrepareStage();
+  wire::StagingGet get;
+  get.boundary = static_cast<uint32_t>(boundary_);
+  get.wait = request.slot_timeout > Nanos(0);
+  const Deadline deadline("the gang's grant of a staging slot", request.slot_timeout + kGrantMax);
+  get.deadline_boottime_ns = get.wait ? BoottimeNs() + request.slot_timeout.count() : 0;
+  Result<Link::Incoming> answer = link_->Call(get, deadline);
+  if (!answer.ok()) return std::move(answer).status().Annotate(Who() + ": save refused");
+  const auto* granted = std::get_if<wire::Staging>(&answer->frame.body);
+  if (granted == nullptr) return DataLoss("ckpt-run answered STAGING_GET with another frame");
+  const Grant grant{granted->slot, granted->generation, granted->attempt, false};
+
+  auto save = std::make_shared<Save>(
+      AttemptId{Epoch(welcome_.epoch), Step(request.step), Attempt(grant.attempt)});
+  Remember(save);
+  {
+    MutexLock lock(mutex_);
+    by_attempt_[grant.attempt] = save;
+    if (by_attempt_.size() > kAttemptsRememberedMax) by_attempt_.erase(by_attempt_.begin());
+  }
+  Status status = PrepareStage();
+  if (status.ok() && request.overlap) {
+    if (copier_ == nullptr) copier_ = std::make_unique<os::WorkerPool>("ckpt-copy", 1, kCopiesMax);
+    status = copier_->TrySubmit([this, save, grant, step = request.step, boundary = boundary_,
+                                 tensors = state_->tensors(), values = state_->values()] {
+      EndOverlapped(save, grant, Fill(grant, step, boundary, tensors, values));
+    });
+    if (status.ok()) return save;
+  } else if (status.ok()) {
+    status = Fill(grant, request.step, boundary_, state_->tensors(), state_->values());
+  }
+  EndOverlapped(save, grant, status);
+  if (const Status failed = save->error(); !failed.ok()) {
+    save->TakeFailureReport();
+    return failed;
+  }
+  return save;
+}
+
+// The copy is complete, or is not: say so. Threads: loop or copier.
+void GangSession::EndOverlapped(const std::shared_ptr<Save>& save, const Grant& grant,
+                                const Status& filled) {
+  Status status = filled;
+  if (status.ok()) {
+    save->Advance(Level::kStaged);
+    status = Sealed(grant, save->id().step.value());
+    if (status.ok()) status = link_->Post(wire::SaveQuery{grant.attempt});
+  } else {
+    StageFailed(grant, status);
+  }
+  if (status.ok()) return;
+  save->Fail(status);
+  Raise(kFailure);
+}
+
+Status GangSession::CancelSave(Save* save) {
+  if (save->ended()) return OkStatus();
+  return Unimplemented(Who() + ": a save under ckpt-run is the gang's; no one rank can cancel " +
+                       save->id().ToString());
+}
+
+Status GangSession::DoFence() {
+  if (copier_ == nullptr) return OkStatus();
+  CKPT_RETURN_IF_ERROR(copier_->Drain(CopyDeadline(copying_bytes_)));
+  for (const std::shared_ptr<Save>& save : RecentSaves()) {
+    if (save->progress().level == Level::kNone && save->TakeFailureReport())
+      return save->error().Annotate(Who());
+  }
+  return OkStatus();
+}
+
+// ---- the boundary
+// -----------------------------------------------------------------------------------
+
+Status GangSession::DoBoundary(int64_t user_step, StepResult* out) {
+  if (TakeAttention(kPage)) AdoptPage();
+  TakeAttention(kSignal);  // the watch thread passes it on; the gang answers with a cut
+  CutWait wait;
+  wait.peer_alive = [this] { return link_->up(); };
+  wait.on_wait = [this] { SetPhaseOf(wire::RankPhase::kAtCut); };
+  const CutAction action = AwaitCut(page(), wait);
+  Status status;
+  if (action == CutAction::kSave) status = SaveAtCut(user_step, out);
+  if (action == CutAction::kStop) status = StopAtCut(user_step, out);
+  if (out->kind == RequestKind::kStop) return status;
+  SetPhaseOf(wire::RankPhase::kRunning);
+  if (!SaveIsDue()) return status;
+  SaveRequest request;
+  request.step = user_step;
+  Result<std::shared_ptr<Save>> save = DoBeginSave(request);
+  if (save.ok()) out->kind = RequestKind::kSave;
+  if (status.ok()) status = save.status();
+  return status;
+}
+
+// A save that somebody outside asked for: stage, and run on.
+Status GangSession::SaveAtCut(int64_t user_step, StepResult* out) {
+  SetPhaseOf(wire::RankPhase::kStaging);
+  Result<wire::Order> order = wire::LoadOrder(*page());
+  Grant grant;
+  Status status = order.status();
+  if (order.ok()) {
+    grant = Grant{order->slot, order->generation, order->attempt, false};
+    status = DoFence();
+    if (status.ok()) status = StageNow(grant, user_step);
+  }
+  EndSave(page());
+  if (status.ok()) status = Sealed(grant, user_step);
+  if (!status.ok()) {
+    StageFailed(grant, status);
+    return status;
+  }
+  out->kind = RequestKind::kSave;
+  return OkStatus();
+}
+
+Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
+  SetPhaseOf(wire::RankPhase::kStaging);
+  CKPT_ASSIGN_OR_RETURN(const wire::Order order, wire::LoadOrder(*page()));
+  const Grant grant{order.slot, order.generation, order.attempt, true};
+  Status status = DoFence();
+  if (status.ok()) status = StageNow(grant, user_step);
+  if (!status.ok()) {
+    StageFailed(grant, status);
+    // All go back, and so does this one; whether it is told or not, it has not voted.
+    if (AwaitBarrier(order, 2, BarrierDeadline(order)) == Told::kBack) GoBack(order).IgnoreError();
+    if (!link_->up()) TakeBack(page());
+    return status;
+  }
+  if (const Status sealed = Sealed(grant, user_step); !sealed.ok()) {
+    TakeBack(page());  // never voted: ckpt-run is gone, training goes on
+    return OkStatus();
+  }
+  SetPhaseOf(wire::RankPhase::kSealed);
+  return AtBarriers(order, out);
+}
+
+// The vote is given: from here on the gang decides (I2).
+Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
+  const Deadline deadline = BarrierDeadline(order);
+  Told told = AwaitBarrier(order, 2, deadline);
+  if (told == Told::kBack) return GoBack(order);
+  const Status down =
+      comms_->TakeDown(deadline.Min(Deadline("taking down communicators", kCommDownMax)));
+  if (told == Told::kForward) return Leave(order, told, out);
+  SetPhaseOf(wire::RankPhase::kCommsDown);
+  link_
+      ->Post(wire::CommsDown{order.operation, order.round, static_cast<uint32_t>(down.code()),
+                             down.message()})
+      .IgnoreError();  // ckpt-run is gone: the outcome on the page decides, or the deadline
+  told = AwaitBarrier(order, 3, deadline);
+  return told == Told::kBack ? GoBack(order) : Leave(order, told, out);
+}
+
+GangSession::Told GangSession::Heard(const wire::Order& order, uint32_t barrier) {
+  {
+    MutexLock lock(mutex_);
+    if (back_ && back_->operation == order.operation && back_->round >= order.round)
+      return Told::kBack;
+    if (released_ && released_->operation == order.operation && released_->round == order.round &&
+        released_->barrier >= barrier)
+      return Told::kReleased;
+  }
+  // ckpt-run stores an outcome on the page before it tells it, and may have died in between.
+  const Result<wire::Order> now = wire::LoadOrder(*page());
+  if (link_->up() || !now.ok() || now->operation != order.operation) return Told::kGoOn;
+  if (now->outcome == wire::PageOutcome::kReleased) return Told::kReleased;
+  if (now->outcome == wire::PageOutcome::kEnded) return Told::kForward;
+  if (now->outcome == wire::PageOutcome::kRolledBack && !comms_->down()) return Told::kBack;
+  return Told::kGoOn;
+}
+
+GangSession::Told GangSession::AwaitBarrier(const wire::Order& order, uint32_t barrier,
+                                            const Deadline& deadline) {
+  for (;;) {
+    if (const Told told = Heard(order, barrier); told != Told::kGoOn) return told;
+    if (deadline.Expired()) return Told::kForward;
+    // Before it has voted, a rank without ckpt-run goes back by itself.
+    const bool voted = page()->phase.load() != static_cast<uint32_t>(wire::RankPhase::kStaging);
+    if (!voted && !link_->up()) return Told::kBack;
+    MutexLock lock(mutex_);
+    told_.WaitUntil(mutex_, deadline.Min(Deadline("a look at the page", kBarrierLook)));
+  }
+}
+
+Status GangSession::Leave(const wire::Order& order, Told why, StepResult* out) {
+  if (why == Told::kForward)
+    LogError(Who() + ": the gang's decision did not come in time; leaving, the staged copy stays");
+  SetPhaseOf(wire::RankPhase::kReleased);
+  out->kind = RequestKind::kStop;
+  out->deadline_boottime_ns = order.deadline_boottime_ns;
+  return OkStatus();
+}
+
+Status GangSession::GoBack(const wire::Order& order) {
+  wire::RolledBack told;
+  {
+    MutexLock lock(mutex_);
+    if (back_ && back_->operation == order.operation) told = *back_;
+  }
+  LogInfo(Who() + ": the stop was taken back: " + told.why);
+  if (!told.rebuild) return OkStatus();
+  const std::string scope = CommScope() + "/r" + std::to_string(told.rebuild_id);
+  const Status status = comms_->Rebuild(scope, Deadline("rebuilding communicators", kCommUpMax));
+  link_
+      ->Post(wire::CommsUp{order.operation, static_cast<uint32_t>(status.code()), status.message()})
+      .IgnoreError();  // the gang's own deadline decides then
+  return status;
+}
+
+// ---- reading
+// ----------------------------------------------------------------------------------------
+
+void GangSession::Restored(const Status& status, Step step) {
+  link_->Post(wire::Restored{step.value(), static_cast<uint32_t>(status.code()), status.message()})
+      .IgnoreError();
+}
+
+Result<std::unique_ptr<Reader>> GangSession::OpenFromRam() {
+  const auto last = [](const wire::Frame& frame) {
+    const auto* map = std::get_if<wire::ReadMap>(&frame.body);
+    return map == nullptr || map->last;
+  };
+  CKPT_ASSIGN_OR_RETURN(std::vector<Link::Incoming> answers,
+                        link_->CallMany(wire::RestoreOpen{}, last,
+                                        Deadline("ckpt-run's staged regions", kRestoreOpenMax)));
+  std::vector<os::Mapping> memory;
+  std::vector<engine::StagingRegion> regions;
+  for (Link::Incoming& answer : answers) {
+    const auto* map = std::get_if<wire::ReadMap>(&answer.frame.body);
+    if (map == nullptr || answer.fds.size() != 1)
+      return DataLoss("ckpt-run answered RESTORE_OPEN with something else than READ_MAP");
+    CKPT_ASSIGN_OR_RETURN(const os::Memfd region_memory,
+                          os::Memfd::FromFd(std::move(answer.fds[0]), map->bytes));
+    CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, region_memory.Map({.writable = false}));
+    CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
+                          engine::StagingRegion::Open(mapping.bytes()));
+    memory.push_back(std::move(mapping));
+    regions.push_back(std::move(region));
+  }
+  CKPT_ASSIGN_OR_RETURN(std::unique_ptr<engine::CheckpointReader> reader,
+                        engine::OpenStaged(std::move(regions)));
+  return std::make_unique<Reader>(
+      std::move(reader), std::move(memory), options_.rank, options_.world,
+      [this](const Status& status, Step step) { Restored(status, step); });
+}
+
+Result<std::unique_ptr<Reader>> GangSession::OpenResume() {
+  if (welcome_.resume == wire::ResumeKind::kRam) return OpenFromRam();
+  CKPT_ASSIGN_OR_RETURN(storage::Store * store, StoreForReading());
+  CKPT_ASSIGN_OR_RETURN(std::unique_ptr<engine::CheckpointReader> reader,
+                        engine::OpenCheckpoint(store, welcome_.resume_from));
+  return std::make_unique<Reader>(
+      std::move(reader), std::vector<os::Mapping>(), options_.rank, options_.world,
+      [this](const Status& status, Step step) { Restored(status, step); });
+}
+
+Result<std::unique_ptr<Reader>> GangSession::DoOpenReader(const std::string& selector) {
+  if (!selector.empty()) {
+    CKPT_ASSIGN_OR_RETURN(storage::Store * store, StoreForReading());
+    return OpenFromStore(store, selector);
+  }
+  if (welcome_.resume == wire::ResumeKind::kNone)
+    return NotFound(Who() + ": a fresh start, there is nothing to resume from");
+  Result<std::unique_ptr<Reader>> reader = OpenResume();
+  if (!reader.ok()) Restored(reader.status(), welcome_.resume_from.step);
+  return reader;
+}
+
+Result<storage::Store*> GangSession::StoreForReading() {
+  if (store_ == nullptr) {
+    const std::string& path = welcome_.store.empty() ? options_.store : welcome_.store;
+    CKPT_ASSIGN_OR_RETURN(std::unique_ptr<storage::Store> store, parts_.open_store(path));
+    CKPT_RETURN_IF_ERROR(store->OpenJob(welcome_.job_id).status());
+    store_ = std::move(store);
+  }
+  return store_.get();
+}
+
+// ---- the end
+// ----------------------------------------------------------------------------------------
+
+Status GangSession::DoFinish() {
+  CKPT_RETURN_IF_ERROR(DoFence());
+  const Deadline deadline("the end of a stop that was taken back", kFinishMax);
+  if (!FinishWord(page(), deadline) && link_->up()) return deadline.Exceeded().Annotate(Who());
+  if (const Status told = link_->Post(wire::Finished{}); !told.ok())
+    LogWarning(Who() + ": finished, but ckpt-run cannot be told: " + told.message());
+  return OkStatus();
+}
+
+Status GangSession::DoClose(const Deadline& deadline) {
+  Status status = DoFence();
+  std::string left;
+  for (const std::shared_ptr<Save>& save : UnendedSaves()) {
+    // After STOP ckpt-run drains alone: the rank is to be gone.
+    if (stopped_ || save->Wait(Level::kShared, deadline).code() != Code::kDeadlineExceeded)
+      continue;
+    left += (left.empty() ? "" : ", ") + save->id().ToString();
+  }
+  if (!left.empty())
+    status = DeadlineExceeded("closed before all saves were durable; ckpt-run goes on with " + left)
+                 .MaybeApplied();
+  if (!stopped_ && comms_->size() > 0)
+    comms_->TakeDown(Deadline("taking down communicators", kCommDownMax)).IgnoreError();
+  link_->Post(wire::Bye{}).IgnoreError();
+  copier_.reset();
+  link_->Stop();
+  bell_.reset();
+  if (status.ok() && !stopped_) status = TakeBackgroundFailure();
+  return std::move(status).Annotate(Who() + ": close");
+}
+
+// ---- the rest
+// ---------------------------------------------------------------------------------------
+
+std::string GangSession::CommScope() {
+  return welcome_.job_id.ToString() + "/e" + std::to_string(welcome_.epoch);
+}
+
+std::unique_ptr<comm::KeyValue> GangSession::MakeKeyValue(const std::string& scope) {
+  return std::make_unique<GangKeyValue>(link_.get(), scope);
+}
+
+Session::Identity GangSession::DescribeMode() {
+  Identity identity;
+  identity.mode = link_->up() ? "ckpt-run" : "ckpt-run (out of reach)";
+  identity.epoch = welcome_.epoch;
+  identity.job_id = welcome_.job_id;
+  for (const wire::Capability& method : Capabilities()) {
+    identity.capabilities_json += (identity.capabilities_json.empty() ? "[" : ",") +
+                                  std::string("{\"method\":") + Quoted(method.method) +
+                                  ",\"yes\":" + (method.yes ? "true" : "false") +
+                                  (method.yes ? "" : ",\"reason\":" + Quoted(method.reason)) + "}";
+  }
+  identity.capabilities_json += "]";
+  return identity;
+}
+
+}  // namespace ckpt::session

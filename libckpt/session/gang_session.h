@@ -1,0 +1,125 @@
+// A session under ckpt-run: the rank's side of the control page and of the frames
+// (docs/protocol.md; coordinator/gang/member.h is the other side).
+//
+// Two threads at most: the link's watch thread, and one that copies overlapped saves.
+//
+// I1  Training outlives ckpt-run: without it step() returns NONE and saves fail kUnavailable.
+// I2  SEALED is a binding vote: after it the rank goes back only if told, and leaves if it cannot
+// learn the outcome in time.
+// I3  A slot is filled only between its grant (or order) and SEALED or STAGE_FAILED.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libckpt/os/memfd.h"
+#include "libckpt/os/signal_bell.h"
+#include "libckpt/os/thread.h"
+#include "libckpt/session/link.h"
+#include "libckpt/session/session.h"
+
+namespace ckpt::session {
+
+Result<std::shared_ptr<Session>> OpenGangSession(Options options, Parts parts);
+
+class GangSession : public Session {
+ public:
+  GangSession(Options options, Parts parts);
+  ~GangSession() override;
+  Status Start();
+
+  Status CancelSave(Save* save) override;
+
+ protected:
+  Status DoTrack(const format::RankLayout& layout) override;
+  Status DoBoundary(int64_t user_step, StepResult* out) override;
+  Result<std::shared_ptr<Save>> DoBeginSave(const SaveRequest& request) override;
+  Status DoFence() override;
+  Status DoFinish() override;
+  Result<std::unique_ptr<Reader>> DoOpenReader(const std::string& selector) override;
+  Result<storage::Store*> StoreForReading() override;
+  Status DoClose(const Deadline& deadline) override;
+  std::string CommScope() override;
+  std::unique_ptr<comm::KeyValue> MakeKeyValue(const std::string& scope) override;
+  Identity DescribeMode() override;
+
+ private:
+  // A staging slot that ckpt-run formatted, mapped for good: a newer one replaces it, and whoever
+  // still fills the old one keeps it.
+  struct Slot {
+    os::Mapping memory;
+    std::unique_ptr<engine::StagingRegion> region;
+  };
+  // Where a copy goes.
+  struct Grant {
+    uint32_t slot = 0, generation = 0, attempt = 0;
+    bool full = false;
+  };
+  // What the rank was told while it stands at a barrier.
+  enum class Told { kGoOn = 0, kReleased = 1, kBack = 2, kForward = 3 };
+
+  Status UsePage(os::Memfd page);
+  void AdoptPage();
+
+  // Watch thread.
+  void OnFrame(Link::Incoming incoming);
+  Status OnBack(const wire::Welcome& welcome, os::Memfd page);
+  void OnLost();
+  void OnUp();
+  void OnSample();
+  void OnSignal(int signal);
+  Status MapSlot(const wire::Staging& staging, std::vector<os::UniqueFd> fds);
+  void OnSaveState(const wire::SaveState& state);
+
+  // Loop thread.
+  Result<std::shared_ptr<Slot>> SlotOf(const Grant& grant);
+  Status Fill(const Grant& grant, int64_t step, uint64_t boundary,
+              const std::vector<engine::LiveTensor>& tensors, const format::RankValues& values);
+  Status StageNow(const Grant& grant, int64_t step);
+  Status SaveAtCut(int64_t user_step, StepResult* out);
+  Status StopAtCut(int64_t user_step, StepResult* out);
+  Status AtBarriers(const wire::Order& order, StepResult* out);
+  Told AwaitBarrier(const wire::Order& order, uint32_t barrier, const Deadline& deadline);
+  Told Heard(const wire::Order& order, uint32_t barrier);
+  Status Leave(const wire::Order& order, Told why, StepResult* out);
+  Status GoBack(const wire::Order& order);
+  Status Sealed(const Grant& grant, int64_t step);
+  void StageFailed(const Grant& grant, const Status& why);
+  void EndOverlapped(const std::shared_ptr<Save>& save, const Grant& grant, const Status& status);
+  void SetPhaseOf(wire::RankPhase phase) {
+    page()->phase.store(static_cast<uint32_t>(phase), std::memory_order_relaxed);
+  }
+  Result<std::unique_ptr<Reader>> OpenResume();
+  Result<std::unique_ptr<Reader>> OpenFromRam();
+  void Restored(const Status& status, Step step);
+
+  std::unique_ptr<os::SignalBell> bell_;
+  std::unique_ptr<Link> link_;
+  wire::Welcome welcome_;
+  std::vector<os::Mapping> pages_;  // the last one is in use; older ones stay mapped
+  uint64_t page_inode_ = 0;
+  std::unique_ptr<storage::Store> store_;
+  std::unique_ptr<os::WorkerPool> copier_;
+  std::atomic<uint64_t> copying_bytes_{0};  // of the slot that is being filled
+
+  // Watch thread only.
+  uint32_t sampled_boundary_ = 0;
+  int64_t sampled_at_ns_ = 0;
+  int unsent_signal_ = 0;
+
+  Mutex mutex_;
+  CondVar told_;
+  std::array<std::shared_ptr<Slot>, kStagingSlotsMax> slots_ CKPT_GUARDED_BY(mutex_);
+  std::optional<wire::BarrierReleased> released_ CKPT_GUARDED_BY(mutex_);
+  std::optional<wire::RolledBack> back_ CKPT_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::shared_ptr<Save>> by_attempt_ CKPT_GUARDED_BY(mutex_);
+  std::optional<os::Memfd> next_page_ CKPT_GUARDED_BY(mutex_);
+  os::Memfd layout_fd_ CKPT_GUARDED_BY(mutex_);
+  wire::Layout layout_frame_ CKPT_GUARDED_BY(mutex_);
+};
+
+}  // namespace ckpt::session

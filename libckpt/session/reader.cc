@@ -1,0 +1,70 @@
+#include "libckpt/session/reader.h"
+
+#include <algorithm>
+
+namespace ckpt::session {
+namespace {
+
+// Per-rank state under another number of ranks needs a rule that nobody has given.
+Status CheckWorld(const engine::CheckpointReader& reader, const format::RankValues& values,
+                  uint32_t world) {
+  if (reader.world() == world) return OkStatus();
+  for (const format::NamedValue& value : values.values) {
+    if (value.scope == format::Scope::kPerRank)
+      return FailedPrecondition("checkpoint " + reader.id().ToString() + " was written by " +
+                                std::to_string(reader.world()) + " ranks, this job has " +
+                                std::to_string(world) + ", and value '" + value.name +
+                                "' is one for each rank; start with as many ranks as before");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<const format::RankValues*> Reader::Values() {
+  if (values_ == nullptr) {
+    // A rank that the checkpoint does not know gets what all ranks share.
+    const bool known = rank_.value() < reader_->world();
+    CKPT_ASSIGN_OR_RETURN(format::RankValues values, reader_->Values(known ? rank_ : Rank(0)));
+    CKPT_RETURN_IF_ERROR(CheckWorld(*reader_, values, world_));
+    values_ = std::make_unique<format::RankValues>(std::move(values));
+  }
+  return const_cast<const format::RankValues*>(values_.get());
+}
+
+Status Reader::LoadQuietly(State* state) {
+  CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
+  CKPT_RETURN_IF_ERROR(reader_->Load(rank_, state->tensors(), engine::LoadOptions{}));
+  state->ReplaceValues(*values);
+  return OkStatus();
+}
+
+Status Reader::Load(State* state) {
+  Status status = LoadQuietly(state).Annotate("loading checkpoint " + id().ToString() +
+                                              " into rank " + std::to_string(rank_.value()));
+  if (loaded_) loaded_(status, id().step);
+  return status;
+}
+
+Result<const std::string*> Reader::ValueJson(const std::string& name) {
+  CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
+  const auto found =
+      std::find_if(values->values.begin(), values->values.end(),
+                   [&](const format::NamedValue& value) { return value.name == name; });
+  if (found == values->values.end())
+    return NotFound("checkpoint " + id().ToString() + " has no value '" + name + "'");
+  std::string& json = json_[name];
+  if (json.empty()) json = found->value.ToJson();
+  return const_cast<const std::string*>(&json);
+}
+
+Result<const std::string*> Reader::Blob(const std::string& name) {
+  CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
+  const auto found = std::find_if(values->blobs.begin(), values->blobs.end(),
+                                  [&](const format::NamedBlob& blob) { return blob.name == name; });
+  if (found == values->blobs.end())
+    return NotFound("checkpoint " + id().ToString() + " has no blob '" + name + "'");
+  return &found->bytes;
+}
+
+}  // namespace ckpt::session

@@ -1,0 +1,52 @@
+// An opened checkpoint as the program sees it: loads in place, hands out values and blobs.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libckpt/base/status.h"
+#include "libckpt/engine/engine.h"
+#include "libckpt/os/memfd.h"
+#include "libckpt/session/state.h"
+
+namespace ckpt::session {
+
+// Called after each load: what became of it.
+using LoadedCallback = std::function<void(const Status&, Step)>;
+
+class Reader {
+ public:
+  // `memory`: mappings that `reader` reads from, kept as long as it.
+  Reader(std::unique_ptr<engine::CheckpointReader> reader, std::vector<os::Mapping> memory,
+         Rank rank, uint32_t world, LoadedCallback loaded)
+      : memory_(std::move(memory)),
+        reader_(std::move(reader)),
+        rank_(rank),
+        world_(world),
+        loaded_(std::move(loaded)) {}
+
+  AttemptId id() const { return reader_->id(); }
+  // Tensors in place and verified, then values and blobs replaced. Nothing is written unless
+  // everything fits.
+  Status Load(State* state);
+  // Valid as long as the reader. kNotFound.
+  Result<const std::string*> ValueJson(const std::string& name);
+  Result<const std::string*> Blob(const std::string& name);
+
+ private:
+  Status LoadQuietly(State* state);
+  Result<const format::RankValues*> Values();
+
+  std::vector<os::Mapping> memory_;
+  std::unique_ptr<engine::CheckpointReader> reader_;
+  const Rank rank_;
+  const uint32_t world_;
+  LoadedCallback loaded_;
+  std::unique_ptr<format::RankValues> values_;
+  std::map<std::string, std::string> json_;
+};
+
+}  // namespace ckpt::session
