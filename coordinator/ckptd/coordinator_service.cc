@@ -1,0 +1,197 @@
+#include "coordinator/ckptd/coordinator_service.h"
+
+#include "coordinator/ckptd/convert.h"
+#include "coordinator/ckptd/event_watch.h"
+#include "coordinator/ckptd/status_convert.h"
+
+namespace ckpt::ckptd {
+namespace {
+
+constexpr int64_t kOperationWaitMsMax = 600'000;
+
+template <typename Stop>
+Stop StopFromProto(const v1::StopRequest& in) {
+  Stop stop;
+  stop.op_id = in.op_id();
+  stop.job = in.job();
+  stop.epoch = in.epoch();
+  stop.deadline_ms = in.deadline_ms();
+  return stop;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* CoordinatorService::OnLoop(Context* context,
+                                                     std::function<Status()> body) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Status posted =
+      loop_->Post([reactor, body = std::move(body)] { reactor->Finish(ToGrpc(body())); });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Operate(Context* context, core::Event event,
+                                                      v1::Operation* out) {
+  return OnLoop(context, [this, event = std::move(event), out]() -> Status {
+    CKPT_ASSIGN_OR_RETURN(const core::Reply reply, loop_->Apply(event));
+    const core::Operation* operation = loop_->core().FindOperation(reply.op_id);
+    if (operation == nullptr) return Internal("the operation is not on record");
+    ToProto(*operation, out);
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::PutJob(Context* context,
+                                                     const v1::PutJobRequest* request,
+                                                     v1::Job* out) {
+  return OnLoop(context, [this, request, out]() -> Status {
+    CKPT_ASSIGN_OR_RETURN(const core::Reply reply,
+                          loop_->Apply(core::PutJob{request->op_id(), FromProto(request->spec())}));
+    ToProto(loop_->core(), *loop_->core().FindJob(reply.job), out);
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::GetJob(Context* context,
+                                                     const v1::GetJobRequest* request,
+                                                     v1::Job* out) {
+  return OnLoop(context, [this, request, out]() -> Status {
+    const core::Job* job = loop_->core().FindJob(request->name());
+    if (job == nullptr) {
+      return NotFound("no job is named " + request->name() + "; `ckptctl jobs` lists them");
+    }
+    ToProto(loop_->core(), *job, out);
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListJobs(Context* context, const v1::ListJobsRequest*,
+                                                       v1::ListJobsResponse* out) {
+  return OnLoop(context, [this, out] {
+    for (const auto& [name, job] : loop_->core().jobs()) {
+      ToProto(loop_->core(), job, out->add_jobs());
+    }
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListNodes(Context* context,
+                                                        const v1::ListNodesRequest*,
+                                                        v1::ListNodesResponse* out) {
+  return OnLoop(context, [this, out] {
+    for (const auto& [name, node] : loop_->core().nodes()) {
+      ToProto(loop_->core(), node, out->add_nodes());
+    }
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Quote(Context* context,
+                                                    const v1::QuoteRequest* request,
+                                                    v1::Plan* out) {
+  return OnLoop(context, [this, request, out]() -> Status {
+    CKPT_ASSIGN_OR_RETURN(const core::Reply reply, loop_->Apply(core::Quote{request->job()}));
+    ToProto(reply.plan, out);
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Apply(Context* context, const v1::ApplyRequest* r,
+                                                    v1::Operation* out) {
+  return Operate(context, core::Apply{r->op_id(), r->plan_id(), r->deadline_ms()}, out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Suspend(Context* context, const v1::StopRequest* r,
+                                                      v1::Operation* out) {
+  return Operate(context, StopFromProto<core::Suspend>(*r), out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Checkpoint(Context* context, const v1::StopRequest* r,
+                                                         v1::Operation* out) {
+  return Operate(context, StopFromProto<core::Checkpoint>(*r), out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Cancel(Context* context, const v1::StopRequest* r,
+                                                     v1::Operation* out) {
+  return Operate(context, StopFromProto<core::Cancel>(*r), out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Resume(Context* context, const v1::ResumeRequest* r,
+                                                     v1::Operation* out) {
+  core::Resume resume{r->op_id(), r->job(), {r->nodes().begin(), r->nodes().end()}};
+  return Operate(context, std::move(resume), out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Migrate(Context* context, const v1::MigrateRequest* r,
+                                                      v1::Operation* out) {
+  return Operate(
+      context, core::Migrate{r->op_id(), r->job(), r->from_node(), r->to_node(), r->deadline_ms()},
+      out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::GetOperation(Context* context,
+                                                           const v1::GetOperationRequest* request,
+                                                           v1::Operation* out) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto answer = [this, reactor, request, out] {
+    const core::Operation* operation = loop_->core().FindOperation(request->op_id());
+    if (operation == nullptr) {
+      reactor->Finish(ToGrpc(NotFound("no operation " + std::to_string(request->op_id()) +
+                                      " is on record (they are kept for 7 days)")));
+      return;
+    }
+    ToProto(*operation, out);
+    reactor->Finish(grpc::Status::OK);
+  };
+  const int64_t wait_ms = std::clamp<int64_t>(request->wait_ms(), 0, kOperationWaitMsMax);
+  const Status posted = loop_->Post(
+      [this, request, wait_ms, answer] { loop_->WhenEnded(request->op_id(), wait_ms, answer); });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ReadLog(Context* context,
+                                                      const v1::ReadLogRequest* request,
+                                                      v1::ReadLogResponse* out) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto answer = [reactor, out](Result<v1::LogChunk> chunk) {
+    Status status = chunk.status();
+    if (status.ok() && !chunk->error().empty()) status = NotFound(chunk->error());
+    if (status.ok()) {
+      out->set_data(chunk->data());
+      out->set_next_offset(chunk->next_offset());
+    }
+    reactor->Finish(ToGrpc(status));
+  };
+  const Status posted = loop_->Post([this, request, out, answer] {
+    const core::Job* job = loop_->core().FindJob(request->job());
+    if (job == nullptr) {
+      answer(NotFound("no job is named " + request->job() + "; `ckptctl jobs` lists them"));
+      return;
+    }
+    for (const core::NodePlacement& place : core::PlacementOf(*job)) {
+      const uint32_t rank = request->rank();
+      if (rank < place.first_rank || rank >= place.first_rank + place.rank_count) continue;
+      v1::ReadLog read;
+      read.set_job(request->job());
+      read.set_epoch(request->epoch() == 0 ? job->epoch : request->epoch());
+      read.set_rank(rank);
+      read.set_offset(request->offset());
+      out->set_epoch(read.epoch());
+      loop_->ReadLog(place.node, std::move(read), answer);
+      return;
+    }
+    answer(NotFound("job " + request->job() +
+                    (job->epoch == 0 ? " has never been launched: it has no log"
+                                     : " has no rank " + std::to_string(request->rank()))));
+  });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::Event>* CoordinatorService::WatchEvents(
+    Context*, const v1::WatchEventsRequest* request) {
+  return StartEventWatch(loop_, *request);
+}
+
+}  // namespace ckpt::ckptd
