@@ -103,6 +103,23 @@ std::string NameThem(const std::vector<ProcessInfo>& processes) {
   return text;
 }
 
+// Two empty listings in a row: /proc is not read at one instant, and a process that forks and ends
+// meanwhile can slip through one.
+template <typename List>
+Status KillUntilNone(List list, const std::vector<pid_t>& keep, const Deadline& deadline) {
+  for (int empty_count = 0;;) {
+    CKPT_ASSIGN_OR_RETURN(const std::vector<ProcessInfo> living, list());
+    for (const ProcessInfo& process : living) KillExactly(process);
+    ReapOrphans(keep);
+    empty_count = living.empty() ? empty_count + 1 : 0;
+    if (empty_count == 2) return OkStatus();
+    if (deadline.Expired() && !living.empty()) {
+      return deadline.Exceeded().Annotate("processes that do not die: " + NameThem(living));
+    }
+    if (!living.empty()) ::poll(nullptr, 0, 2);
+  }
+}
+
 }  // namespace
 
 std::string ExitStatus::ToString() const {
@@ -222,21 +239,35 @@ Result<std::vector<ProcessInfo>> LivingDescendants() {
   return all;
 }
 
-// Two empty listings in a row: /proc is not read at one instant, and a process that forks and ends
-// meanwhile can slip through one.
+Result<ProcessInfo> FindProcess(pid_t pid) {
+  const auto info = ReadProcess(pid);
+  if (!info) return NotFound("there is no process " + std::to_string(pid));
+  return *info;
+}
+
+Result<std::vector<ProcessInfo>> ProcessesWithEnv(const std::string& entry) {
+  CKPT_ASSIGN_OR_RETURN(std::vector<ProcessInfo> all, AllProcesses());
+  const std::string wanted = '\0' + entry + '\0';
+  std::erase_if(all, [&](const ProcessInfo& process) {
+    if (process.ended) return true;
+    const auto env = ReadProc("/proc/" + std::to_string(process.pid) + "/environ");
+    return !env.ok() || ('\0' + *env + '\0').find(wanted) == std::string::npos;
+  });
+  return all;
+}
+
 Status KillDescendants(pid_t of, const std::vector<pid_t>& keep, const Deadline& deadline) {
-  for (int empty_count = 0;;) {
-    CKPT_ASSIGN_OR_RETURN(std::vector<ProcessInfo> living, Descendants(of));
-    std::erase_if(living, [](const ProcessInfo& process) { return process.ended; });
-    for (const ProcessInfo& process : living) KillExactly(process);
-    ReapOrphans(keep);
-    empty_count = living.empty() ? empty_count + 1 : 0;
-    if (empty_count == 2) return OkStatus();
-    if (deadline.Expired() && !living.empty()) {
-      return deadline.Exceeded().Annotate("processes that do not die: " + NameThem(living));
-    }
-    if (!living.empty()) ::poll(nullptr, 0, 2);
-  }
+  const auto living = [of]() -> Result<std::vector<ProcessInfo>> {
+    CKPT_ASSIGN_OR_RETURN(std::vector<ProcessInfo> all, Descendants(of));
+    std::erase_if(all, [](const ProcessInfo& process) { return process.ended; });
+    return all;
+  };
+  return KillUntilNone(living, keep, deadline);
+}
+
+Status KillProcessesWithEnv(const std::string& entry, const std::vector<pid_t>& keep,
+                            const Deadline& deadline) {
+  return KillUntilNone([&] { return ProcessesWithEnv(entry); }, keep, deadline);
 }
 
 size_t ReapOrphans(const std::vector<pid_t>& keep) {

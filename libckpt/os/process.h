@@ -67,7 +67,8 @@ struct SpawnOptions {
   int stderr_fd = -1;
   Grouping grouping = Grouping::kNewGroup;
   std::vector<std::pair<int, int>> inherit;  // {ours, its number in the child}
-  int parent_death_signal = 0;               // sent when the thread that called Spawn ends; 0: none
+  std::optional<mode_t> umask;
+  int parent_death_signal = 0;  // sent when the thread that called Spawn ends; 0: none
 };
 
 // Starts a program; its signals are all at default and unblocked. Threads: safe.
@@ -92,6 +93,8 @@ struct ProcessInfo {
   uint64_t start_ticks = 0;  // with the pid: an identity
   std::string name;
 };
+// kNotFound if there is none.
+Result<ProcessInfo> FindProcess(pid_t pid);
 Result<std::vector<ProcessInfo>> Descendants(pid_t of);
 // Those of this process that have not ended (zombies hold nothing).
 Result<std::vector<ProcessInfo>> LivingDescendants();
@@ -101,6 +104,14 @@ Result<std::vector<ProcessInfo>> LivingDescendants();
 Status KillDescendants(pid_t of, const std::vector<pid_t>& keep, const Deadline& deadline);
 // Reaps ended children that are not in `keep`; how many.
 size_t ReapOrphans(const std::vector<pid_t>& keep);
+
+// Living processes that were started with this entry ("NAME=value") in their environment, and that
+// this process may look at: whoever descends from one and did not clear it, whatever its parent,
+// group or session.
+Result<std::vector<ProcessInfo>> ProcessesWithEnv(const std::string& entry);
+// SIGKILL to all of them, again until none lives; orphans of ours are reaped but for `keep`.
+Status KillProcessesWithEnv(const std::string& entry, const std::vector<pid_t>& keep,
+                            const Deadline& deadline);
 
 // Signals a whole process group; kNotFound if it is empty.
 Status SignalGroup(pid_t group, int signal);

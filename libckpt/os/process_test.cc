@@ -68,14 +68,15 @@ TEST(Spawn, GivesEnvironmentDirectoryAndDescriptors) {
   std::vector<std::string> env = CurrentEnv();
   SetEnv(&env, "CKPT_TEST", "one");
   SetEnv(&env, "CKPT_TEST", "two");
-  SpawnOptions options = Shell("echo $CKPT_TEST; pwd; cat <&5; cat");
+  SpawnOptions options = Shell("echo $CKPT_TEST; pwd; umask; cat <&5; cat");
+  options.umask = 026;
   options.env = env;
   options.cwd = "/usr";
   auto five = MakePipe();
   ASSERT_EQ(write(five->second.get(), "five\n", 5), 5);
   five->second.Reset();
   options.inherit = {{five->first.get(), 5}};
-  EXPECT_EQ(Output(options), "two\n/usr\nfive\n") << "stdin is empty";
+  EXPECT_EQ(Output(options), "two\n/usr\n0026\nfive\n") << "stdin is empty";
 }
 
 TEST(Spawn, DescriptorsMaySwapNumbers) {
@@ -163,6 +164,24 @@ TEST(Descendants, AllAreFoundAndKilled) {
   EXPECT_EQ(Descendants(getpid())->size(), 1u) << "the child that is kept for its owner";
   EXPECT_TRUE(child->Reap(Soon())->signaled);
   EXPECT_EQ(Descendants(getpid())->size(), 0u);
+}
+
+// Found by what they were started with, though their parents are gone and they left every group.
+TEST(ProcessesWithEnv, AreFoundAndKilledWhereverTheyHide) {
+  ASSERT_TRUE(BecomeSubreaper().ok());
+  const std::string entry = "CKPT_TEST_LAUNCH=" + std::to_string(getpid());
+  SpawnOptions options = Shell("setsid sh -c 'setsid sleep 1000 & sleep 1000' & exit 0");
+  options.env = CurrentEnv();
+  options.env->push_back(entry);
+  options.umask = 077;
+  Result<Pidfd> child = Spawn(options);
+  ASSERT_TRUE(child.ok());
+  const Deadline deadline = Soon();
+  while (ProcessesWithEnv(entry)->size() < 3 && !deadline.Expired()) poll(nullptr, 0, 2);
+  EXPECT_TRUE(child->Reap(Soon())->Ok());
+  ASSERT_TRUE(KillProcessesWithEnv(entry, {}, Soon()).ok());
+  EXPECT_EQ(ProcessesWithEnv(entry)->size(), 0u);
+  EXPECT_EQ(ProcessesWithEnv("CKPT_TEST_LAUNCH=")->size(), 0u) << "whole entries only";
 }
 
 TEST(Descendants, OrphansAreReapedAndOwnersKeepTheirs) {

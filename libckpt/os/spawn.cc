@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ struct Plan {
   int first_free = 3;                    // above all targets
   Grouping grouping = Grouping::kInherit;
   int parent_death_signal = 0;
+  std::optional<mode_t> umask;
   pid_t parent = 0;
 };
 
@@ -113,6 +115,7 @@ bool PlaceFds(Plan* plan) {
     ::prctl(PR_SET_PDEATHSIG, plan->parent_death_signal, 0, 0, 0);
     if (::getppid() != plan->parent) ::_exit(126);  // it ended before the line above
   }
+  if (plan->umask) ::umask(*plan->umask);
   if (!PlaceFds(plan)) Fail(moved, Stage::kFds);
   if (plan->cwd != nullptr && ::chdir(plan->cwd) != 0) Fail(moved, Stage::kChdir);
   ResetSignals();
@@ -170,6 +173,7 @@ Result<Pidfd> Spawn(const SpawnOptions& options) {
   plan.cwd = options.cwd.empty() ? nullptr : options.cwd.c_str();
   plan.grouping = options.grouping;
   plan.parent_death_signal = options.parent_death_signal;
+  plan.umask = options.umask;
   plan.parent = ::getpid();
   const UniqueFd null_fd(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null_fd.valid()) return ErrnoStatus(errno, "opening /dev/null");
