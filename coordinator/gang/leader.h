@@ -93,8 +93,9 @@ struct MarkedDraining {
 struct SlotsKnown {
   uint32_t slots = 2;
 };
-using LeaderEvent = std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, FromMember,
-                                 LeaderTick, Persisted, AttemptCommitted, MarkedDraining>;
+using LeaderEvent =
+    std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, FromMember, LeaderTick,
+                 Persisted, AttemptCommitted, MarkedDraining>;
 
 // ---- actions -----------------------------------------------------------------------------------
 struct SendToMember {
@@ -149,6 +150,7 @@ struct Report {
   uint32_t cut = 0;
   std::vector<uint32_t> missing;  // ranks that a deadline waited for
   int64_t at_ns = 0;
+  bool repeated = false;  // the stored result of an operation that was commanded again
 };
 using LeaderAction =
     std::variant<SendToMember, Persist, CommitAttempt, MarkDraining, AbortAttempt, Report>;

@@ -38,6 +38,7 @@ bool Leader::Impl::AnswerKnown(const Command& command) {
     report.attempt = done->attempt;
     report.generation = done->generation;
     report.step = done->step;
+    report.repeated = true;
     report.at_ns = now_;
     Emit(std::move(report));
     return true;

@@ -174,6 +174,7 @@ void World::NoteReport(const Report& report) {
   Say("REPORT op ", report.operation, " ", Name(report.phase), " attempt ", report.attempt,
       " generation ", report.generation, " ", report.status.ToString());
   Mix(static_cast<uint64_t>(report.phase));
+  if (report.repeated) return;
   const bool stop = report.request == Request::kSuspend;
   switch (report.phase) {
     case OpPhase::kQueued:

@@ -63,7 +63,7 @@ void World::EnterCollective(SimRank& rank) {
 void World::CompleteCollectives() {
   uint32_t lowest = UINT32_MAX;
   for (const SimRank& rank : ranks_) {
-    if (rank.pc == Pc::kFinished || (rank.pc == Pc::kExited && !rank.doomed)) continue;
+    if (rank.pc == Pc::kFinished || (rank.pc == Pc::kExited && !rank.gone)) continue;
     lowest = std::min(lowest, rank.entered);
   }
   for (SimRank& rank : ranks_) {
@@ -77,15 +77,16 @@ void World::CompleteCollectives() {
 // A collective with a rank that is gone fails.
 void World::DoomPeers() {
   const bool gone = std::any_of(ranks_.begin(), ranks_.end(), [](const SimRank& rank) {
-    return rank.pc == Pc::kExited && rank.doomed;
+    return rank.pc == Pc::kExited && rank.gone;
   });
   if (!gone) return;
   for (SimRank& rank : ranks_) {
-    if (rank.doomed || (rank.pc != Pc::kCollective && rank.pc != Pc::kRebuilding)) continue;
-    rank.doomed = true;
+    if (rank.failing || (rank.pc != Pc::kCollective && rank.pc != Pc::kRebuilding)) continue;
+    rank.failing = true;
     const uint32_t index = rank.index;
     After(random_.Range(5, 40) * kMs, [this, index] {
       SimRank& r = ranks_[index];
+      r.failing = false;
       if (r.pc == Pc::kCollective || r.pc == Pc::kRebuilding) Exit(r, 1, 0);
     });
   }
@@ -308,7 +309,7 @@ void World::Exit(SimRank& rank, int code, int signal) {
   Say("rank ", rank.index, " exits at boundary ", rank.word.boundary, " code ", code, " signal ",
       signal);
   rank.pc = Pc::kExited;
-  rank.doomed = !finished;
+  rank.gone = !finished;
   ++rank.version;
   SimMember& member = members_[rank.member];
   if (member.alive) {

@@ -34,7 +34,7 @@ void World::DrawWeather() {
   if (random_.Chance(0.1)) w.drain_fails = 0.3;
   if (random_.Chance(0.1)) w.commit_fails = 0.3;
   if (random_.Chance(0.6)) w.interleave = 0.05;
-  w.write_ns = random_.Range(1, 60) * kMs;
+  w.write_ns = random_.Chance(0.3) ? random_.Range(60, 500) * kMs : random_.Range(1, 60) * kMs;
 }
 
 SimResult World::Run() {
@@ -399,7 +399,8 @@ void World::DoLeader(const LeaderAction& action) {
     if (members_[send->member].linked) ToMember(send->member, send->msg);
   } else if (const auto* persist = std::get_if<Persist>(&action)) {
     const Persist p = *persist;
-    After(random_.Range(50, 3000) * 1000, [this, p, life] {
+    persist_ns_ = std::max(persist_ns_, now_ + random_.Range(50, 3000) * 1000);  // in order
+    At(persist_ns_, [this, p, life] {
       if (leader_ == nullptr || leader_life_ != life) return;
       record_ = p.record;
       StepLeader(Persisted{p.id});

@@ -92,7 +92,8 @@ struct SimRank {
   bool back_pending = false, back_rebuild = false;
   uint64_t rebuild = 0;
   uint32_t asked_at = 0;  // boundary of its last wish for a save
-  bool doomed = false;    // will end in its collective
+  bool gone = false;      // exited without having finished
+  bool failing = false;   // its collective is failing
   bool stuck = false;     // does not leave after barrier 3 by itself
   bool released = false;  // told to leave by barrier 3
   int64_t progress_ns = 0;
@@ -218,7 +219,8 @@ class World : public Pages {
   uint64_t leader_life_ = 0;
   bool leader_gone_ = false;  // for good
   int64_t leader_tick_ns_ = INT64_MAX;
-  std::string record_;             // the leader's page
+  std::string record_;  // the leader's page
+  int64_t persist_ns_ = 0;
   uint32_t delivering_round_ = 0;  // of the commit that a member is handling
   bool delivering_commit_ = false;
 
