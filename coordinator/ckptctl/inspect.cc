@@ -52,8 +52,7 @@ std::map<std::string, TensorRow> Tensors(const format::Manifest& manifest) {
 
 std::string ShapeText(const std::vector<uint64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return text + "]";
 }
 
@@ -66,8 +65,8 @@ std::string Shortened(std::string text) {
 void PrintFiles(const format::Manifest& manifest, std::ostream& out) {
   std::vector<std::vector<std::string>> table = {{"FILE", "SIZE", "INDEX", "INDEX DIGEST"}};
   for (const format::ManifestFile& file : manifest.files) {
-    table.push_back({file.name, FormatBytes(file.bytes), file.index_name,
-                     file.index_digest.ToString()});
+    table.push_back(
+        {file.name, FormatBytes(file.bytes), file.index_name, file.index_digest.ToString()});
   }
   PrintTable(table, out);
 }
@@ -92,8 +91,8 @@ void PrintValues(const format::Manifest& manifest, std::ostream& out) {
     for (const format::NamedValue& value : manifest.values[rank].values) {
       const bool shared = value.scope == format::Scope::kShared;
       if (shared && rank != 0) continue;
-      table.push_back({value.name, shared ? "all" : std::to_string(rank),
-                       Shortened(value.value.ToJson())});
+      table.push_back(
+          {value.name, shared ? "all" : std::to_string(rank), Shortened(value.value.ToJson())});
     }
     for (const format::NamedBlob& blob : manifest.values[rank].blobs) {
       const bool shared = blob.scope == format::Scope::kShared;
@@ -187,29 +186,30 @@ Status Inspect(const OfflineOptions& options, std::ostream& out) {
   const std::string where = target.store->Describe() + ", " + id.ToString();
   Result<storage::CommitRecord> commit = target.store->ReadCommit(id);
   if (!commit.ok() && commit.status().code() == Code::kNotFound) {
-    return FailedPrecondition(where + " is not committed: it is unfinished and holds nothing to "
-                                      "rely on");
+    return FailedPrecondition(where +
+                              " is not committed: it is unfinished and holds nothing to "
+                              "rely on");
   }
   if (!commit.ok()) return std::move(commit).status().Annotate(where);
   CKPT_ASSIGN_OR_RETURN(const std::string bytes, target.store->ReadManifest(id));
   if (format::ManifestDigest(bytes) != commit->manifest_digest) {
-    return DataLoss(where + ": MANIFEST is damaged: it is not the one that COMMIT names; "
-                            "'ckptctl verify' says more");
+    return DataLoss(where +
+                    ": MANIFEST is damaged: it is not the one that COMMIT names; "
+                    "'ckptctl verify' says more");
   }
   Result<format::Manifest> manifest = format::Manifest::Decode(bytes);
   if (!manifest.ok()) return std::move(manifest).status().Annotate(where + ": MANIFEST");
-  if (options.format == OfflineFormat::kJson)
+  if (options.json)
     PrintJson(*manifest, *commit, out);
   else
     PrintPeople(*manifest, *commit, out);
   return OkStatus();
 }
 
-void RegisterInspect(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code) {
-  auto options = std::make_shared<OfflineOptions>();
-  CLI::App* verb = app->add_subcommand("inspect", "Show what a checkpoint holds");
-  AddOfflineFlags(verb, options.get(), true);
-  verb->callback([=] { *exit_code = ReportOffline(Inspect(*options, *out), err); });
+void RegisterInspect(CLI::App& app, const Globals& globals, Run* run) {
+  RegisterOffline(
+      app, globals, run, "inspect", "what a checkpoint holds; needs no coordinator", Inspect,
+      [](CLI::App* verb, OfflineOptions* options) { AddCheckpointFlag(verb, options); });
 }
 
 }  // namespace ckpt::ckptctl

@@ -78,7 +78,7 @@ void PrintJson(const Target& target, const OfflineOptions& options, const std::v
 
 }  // namespace
 
-Status List(const OfflineOptions& options, std::ostream& out) {
+Status ListCheckpoints(const OfflineOptions& options, std::ostream& out) {
   CKPT_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.path));
   CKPT_ASSIGN_OR_RETURN(const std::vector<storage::CheckpointInfo> infos, target.store->List());
   std::vector<Row> rows;
@@ -89,7 +89,7 @@ Status List(const OfflineOptions& options, std::ostream& out) {
     else
       ++left_out;
   }
-  if (options.format == OfflineFormat::kJson) {
+  if (options.json) {
     PrintJson(target, options, rows, out);
     return OkStatus();
   }
@@ -100,12 +100,12 @@ Status List(const OfflineOptions& options, std::ostream& out) {
   return OkStatus();
 }
 
-void RegisterLs(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code) {
-  auto options = std::make_shared<OfflineOptions>();
-  CLI::App* verb = app->add_subcommand("ls", "List the checkpoints of a job, newest first");
-  AddOfflineFlags(verb, options.get(), false);
-  verb->add_flag("--all", options->all, "also those that are not visible");
-  verb->callback([=] { *exit_code = ReportOffline(List(*options, *out), err); });
+void RegisterLs(CLI::App& app, const Globals& globals, Run* run) {
+  RegisterOffline(app, globals, run, "ls",
+                  "the checkpoints of a job, newest first; needs no coordinator", ListCheckpoints,
+                  [](CLI::App* verb, OfflineOptions* options) {
+                    verb->add_flag("--all", options->all, "also those that are not visible");
+                  });
 }
 
 }  // namespace ckpt::ckptctl

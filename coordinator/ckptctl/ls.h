@@ -5,6 +5,6 @@
 
 namespace ckpt::ckptctl {
 
-Status List(const OfflineOptions& options, std::ostream& out);
+Status ListCheckpoints(const OfflineOptions& options, std::ostream& out);
 
 }  // namespace ckpt::ckptctl

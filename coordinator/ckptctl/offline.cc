@@ -2,38 +2,47 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
-#include <ostream>
+#include <iostream>
 
 #include "libckpt/storage/file/file_store.h"
 
 namespace ckpt::ckptctl {
 
-void RegisterOfflineVerbs(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code) {
-  RegisterLs(app, out, err, exit_code);
-  RegisterInspect(app, out, err, exit_code);
-  RegisterVerify(app, out, err, exit_code);
+void RegisterOfflineVerbs(CLI::App& app, const Globals& globals, Run* run) {
+  RegisterLs(app, globals, run);
+  RegisterInspect(app, globals, run);
+  RegisterVerify(app, globals, run);
 }
 
-void AddOfflineFlags(CLI::App* verb, OfflineOptions* options, bool selects) {
-  static const std::map<std::string, OfflineFormat> kFormats = {{"table", OfflineFormat::kTable},
-                                                                {"json", OfflineFormat::kJson}};
+void RegisterOffline(CLI::App& app, const Globals& globals, Run* run, const char* name,
+                     const char* help, OfflineWork work,
+                     const std::function<void(CLI::App*, OfflineOptions*)>& extend) {
+  auto options = std::make_shared<OfflineOptions>();
+  CLI::App* verb = app.add_subcommand(name, help);
+  verb->fallthrough();
   verb->add_option("PATH", options->path, "a job's directory in a store, or one checkpoint's")
       ->required();
-  verb->add_option("-o,--output", options->format, "table or json")
-      ->transform(CLI::CheckedTransformer(kFormats, CLI::ignore_case))
-      ->default_str("table");
-  if (selects) {
-    verb->add_option("--checkpoint", options->checkpoint,
-                     "one checkpoint of the job, as ls names it (s<step>.e<epoch>.a<attempt>)");
-  }
+  extend(verb, options.get());
+  verb->callback([=, &globals] {
+    *run = [=, &globals] {
+      options->json = globals.json();
+      const Status status = work(*options, std::cout);
+      std::cout.flush();
+      if (!status.ok()) Fail(status);
+      return OfflineExitCode(status);
+    };
+  });
 }
 
-int ReportOffline(const Status& status, std::ostream* err) {
-  if (status.ok()) return 0;
-  *err << "ckptctl: " << status.message() << "\n";
-  if (status.code() == Code::kDataLoss) return 4;
-  return status.code() == Code::kInvalidArgument ? 2 : 1;
+void AddCheckpointFlag(CLI::App* verb, OfflineOptions* options) {
+  verb->add_option("--checkpoint", options->checkpoint,
+                   "one checkpoint of the job, as ls names it (s<step>.e<epoch>.a<attempt>)");
+}
+
+int OfflineExitCode(const Status& status) {
+  if (status.ok()) return kExitDone;
+  if (status.code() == Code::kDataLoss) return kExitDamaged;
+  return status.code() == Code::kInvalidArgument ? kExitUsage : kExitRefused;
 }
 
 Result<Target> OpenTarget(const std::string& path) {
@@ -68,8 +77,8 @@ Result<AttemptId> SelectCheckpoint(Target& target, const OfflineOptions& options
     for (const storage::CheckpointInfo& info : infos) {
       if (info.id == id) return id;
     }
-    return NotFound(options.path + " has no checkpoint " + options.checkpoint +
-                    "; 'ckptctl ls " + options.path + "' lists those it has");
+    return NotFound(options.path + " has no checkpoint " + options.checkpoint + "; 'ckptctl ls " +
+                    options.path + "' lists those it has");
   }
   for (const storage::CheckpointInfo& info : infos) {
     if (info.visible) return info.id;

@@ -1,7 +1,5 @@
 // The verbs of ckptctl that need no coordinator: they read a store's directory. Each verb is one
 // file that parses its flags and one function on options and a stream.
-//
-// Exit codes: 0 done · 1 refused or failed · 2 usage · 4 damage found.
 #pragma once
 
 #include <iosfwd>
@@ -9,36 +7,34 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/ckptctl/verb.h"
 #include "libckpt/base/status.h"
 #include "libckpt/storage/store.h"
 
-namespace CLI {
-class App;
-}
-
 namespace ckpt::ckptctl {
 
-// Adds ls, inspect and verify to `app`. Parsing one of them runs it: what it found goes to `out`,
-// an error to `err`, its exit code to `exit_code`. All must outlive `app`.
-void RegisterOfflineVerbs(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code);
-
+// ls, inspect, verify.
+void RegisterOfflineVerbs(CLI::App& app, const Globals& globals, Run* run);
 // Each registers itself.
-void RegisterLs(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code);
-void RegisterInspect(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code);
-void RegisterVerify(CLI::App* app, std::ostream* out, std::ostream* err, int* exit_code);
+void RegisterLs(CLI::App& app, const Globals& globals, Run* run);
+void RegisterInspect(CLI::App& app, const Globals& globals, Run* run);
+void RegisterVerify(CLI::App& app, const Globals& globals, Run* run);
 
-enum class OfflineFormat { kTable, kJson };
 struct OfflineOptions {
   std::string path;
-  OfflineFormat format = OfflineFormat::kTable;
+  bool json = false;
   std::string checkpoint;  // in a job's directory: this one only; empty: the verb's default
   bool all = false;        // also what is not visible
 };
-// PATH, -o and what else `options` has a flag for.
-void AddOfflineFlags(CLI::App* verb, OfflineOptions* options, bool selects);
 
-// Runs `verb` and reports: the exit code of its status.
-int ReportOffline(const Status& status, std::ostream* err);
+// A sub-command with PATH that runs `work` on options and standard output. `extend` adds flags.
+using OfflineWork = Status (*)(const OfflineOptions&, std::ostream&);
+void RegisterOffline(CLI::App& app, const Globals& globals, Run* run, const char* name,
+                     const char* help, OfflineWork work,
+                     const std::function<void(CLI::App*, OfflineOptions*)>& extend);
+void AddCheckpointFlag(CLI::App* verb, OfflineOptions* options);
+// Damage is 4, a bad name 2, anything else 1.
+int OfflineExitCode(const Status& status);
 
 // What PATH names: a job's directory, or one checkpoint by its own path.
 struct Target {

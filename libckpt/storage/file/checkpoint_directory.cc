@@ -130,4 +130,24 @@ Result<DirectoryKind> KindOfDirectory(os::FileSystem& fs, const std::string& dir
   return job ? DirectoryKind::kJob : DirectoryKind::kNeither;
 }
 
+Result<std::unique_ptr<Store>> OpenCheckpointDirectory(std::string directory) {
+  return OpenCheckpointDirectory(os::PosixFileSystem(), std::move(directory));
+}
+
+Result<DirectoryKind> KindOfDirectory(const std::string& directory) {
+  return KindOfDirectory(os::PosixFileSystem(), directory);
+}
+
+std::vector<std::string> JobsBeneath(const std::string& directory) {
+  std::vector<std::string> jobs;
+  const auto entries = os::PosixFileSystem().List(directory);
+  if (!entries.ok()) return jobs;
+  for (const os::DirEntry& entry : *entries) {
+    if (entry.type != os::FileType::kDirectory) continue;
+    const auto kind = KindOfDirectory(os::JoinPath(directory, entry.name));
+    if (kind.ok() && *kind == DirectoryKind::kJob) jobs.push_back(entry.name);
+  }
+  return jobs;
+}
+
 }  // namespace ckpt::storage

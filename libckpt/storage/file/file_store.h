@@ -28,8 +28,13 @@ std::unique_ptr<EpochStore> OpenFileStore(std::string directory);  // on the mac
 // committed. Errors: kNotFound if `directory` holds no MANIFEST; its damage otherwise.
 Result<std::unique_ptr<Store>> OpenCheckpointDirectory(os::FileSystem& fs, std::string directory);
 
+Result<std::unique_ptr<Store>> OpenCheckpointDirectory(std::string directory);
+
 // Whether a directory looks like one checkpoint (holds a MANIFEST or COMMIT) or like a job.
 enum class DirectoryKind { kJob, kCheckpoint, kNeither };
 Result<DirectoryKind> KindOfDirectory(os::FileSystem& fs, const std::string& directory);
+Result<DirectoryKind> KindOfDirectory(const std::string& directory);
+// The names of the jobs' directories in `directory`, sorted: for messages.
+std::vector<std::string> JobsBeneath(const std::string& directory);
 
 }  // namespace ckpt::storage
