@@ -105,12 +105,12 @@ std::string NameThem(const std::vector<ProcessInfo>& processes) {
 
 // Two empty listings in a row: /proc is not read at one instant, and a process that forks and ends
 // meanwhile can slip through one.
-template <typename List>
-Status KillUntilNone(List list, const std::vector<pid_t>& keep, const Deadline& deadline) {
+template <typename List, typename Reap>
+Status KillUntilNone(List list, Reap reap, const Deadline& deadline) {
   for (int empty_count = 0;;) {
     CKPT_ASSIGN_OR_RETURN(const std::vector<ProcessInfo> living, list());
     for (const ProcessInfo& process : living) KillExactly(process);
-    ReapOrphans(keep);
+    reap();
     empty_count = living.empty() ? empty_count + 1 : 0;
     if (empty_count == 2) return OkStatus();
     if (deadline.Expired() && !living.empty()) {
@@ -262,12 +262,12 @@ Status KillDescendants(pid_t of, const std::vector<pid_t>& keep, const Deadline&
     std::erase_if(all, [](const ProcessInfo& process) { return process.ended; });
     return all;
   };
-  return KillUntilNone(living, keep, deadline);
+  return KillUntilNone(
+      living, [&] { ReapOrphans(keep); }, deadline);
 }
 
-Status KillProcessesWithEnv(const std::string& entry, const std::vector<pid_t>& keep,
-                            const Deadline& deadline) {
-  return KillUntilNone([&] { return ProcessesWithEnv(entry); }, keep, deadline);
+Status KillProcessesWithEnv(const std::string& entry, const Deadline& deadline) {
+  return KillUntilNone([&] { return ProcessesWithEnv(entry); }, [] {}, deadline);
 }
 
 size_t ReapOrphans(const std::vector<pid_t>& keep) {

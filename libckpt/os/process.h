@@ -109,9 +109,8 @@ size_t ReapOrphans(const std::vector<pid_t>& keep);
 // this process may look at: whoever descends from one and did not clear it, whatever its parent,
 // group or session.
 Result<std::vector<ProcessInfo>> ProcessesWithEnv(const std::string& entry);
-// SIGKILL to all of them, again until none lives; orphans of ours are reaped but for `keep`.
-Status KillProcessesWithEnv(const std::string& entry, const std::vector<pid_t>& keep,
-                            const Deadline& deadline);
+// SIGKILL to all of them, again until none lives. Reaps nothing. Errors: as KillDescendants.
+Status KillProcessesWithEnv(const std::string& entry, const Deadline& deadline);
 
 // Signals a whole process group; kNotFound if it is empty.
 Status SignalGroup(pid_t group, int signal);

@@ -179,9 +179,10 @@ TEST(ProcessesWithEnv, AreFoundAndKilledWhereverTheyHide) {
   const Deadline deadline = Soon();
   while (ProcessesWithEnv(entry)->size() < 3 && !deadline.Expired()) poll(nullptr, 0, 2);
   EXPECT_TRUE(child->Reap(Soon())->Ok());
-  ASSERT_TRUE(KillProcessesWithEnv(entry, {}, Soon()).ok());
+  ASSERT_TRUE(KillProcessesWithEnv(entry, Soon()).ok());
   EXPECT_EQ(ProcessesWithEnv(entry)->size(), 0u);
   EXPECT_EQ(ProcessesWithEnv("CKPT_TEST_LAUNCH=")->size(), 0u) << "whole entries only";
+  ReapOrphans({});
 }
 
 TEST(Descendants, OrphansAreReapedAndOwnersKeepTheirs) {

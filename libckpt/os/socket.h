@@ -65,6 +65,10 @@ Result<Receipt> TryReceive(int fd);
 // Waits for the next one. kUnavailable if the peer closed.
 Result<Datagram> Receive(int fd, const Deadline& deadline);
 
+// Ends both directions: whoever waits on the socket, here or there, wakes with an error. Threads:
+// any that know that it is not closed meanwhile.
+void ShutdownSocket(int fd);
+
 // TCP --------------------------------------------------------------------------------------------
 
 struct HostPort {

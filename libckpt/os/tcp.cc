@@ -190,6 +190,8 @@ Result<uint16_t> PickFreePort(const std::string& host) {
   return address.port;
 }
 
+void ShutdownSocket(int fd) { ::shutdown(fd, SHUT_RDWR); }
+
 Status SendAll(int fd, ByteSpan bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
     CKPT_FAULT("os.tcp.send");

@@ -1,0 +1,213 @@
+#include "coordinator/agent/data_client.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "libckpt/base/mutex.h"
+#include "libckpt/os/socket.h"
+#include "libckpt/os/thread.h"
+
+namespace ckpt::agent {
+namespace {
+
+constexpr auto kConnectTime = std::chrono::seconds(10);
+constexpr auto kAnswerTime = std::chrono::seconds(30);
+constexpr uint64_t kUnitBytes = 16 * kDataChunkBytes;  // what one request asks for
+constexpr size_t kConnectionsMax = 16;
+
+class Connection {
+ public:
+  static Result<Connection> Open(const FetchPlan& plan) {
+    CKPT_ASSIGN_OR_RETURN(const os::HostPort address, os::ParseHostPort(plan.from));
+    Connection connection;
+    CKPT_ASSIGN_OR_RETURN(connection.fd_,
+                          os::ConnectTcp(address, Deadline("fetch: connect", kConnectTime)));
+    const Deadline deadline("fetch: hello", kAnswerTime);
+    CKPT_RETURN_IF_ERROR(SendMessage(connection.fd(), EncodeHello(plan.token), deadline));
+    CKPT_ASSIGN_OR_RETURN(const std::string answer, ReceiveMessage(connection.fd(), deadline));
+    CKPT_RETURN_IF_ERROR(DecodeStatus(answer));
+    return connection;
+  }
+
+  Result<DataAnswer> Ask(const DataRequest& request) {
+    const Deadline deadline("fetch: answer", kAnswerTime);
+    CKPT_RETURN_IF_ERROR(SendMessage(fd(), EncodeRequest(request), deadline));
+    CKPT_ASSIGN_OR_RETURN(const std::string bytes, ReceiveMessage(fd(), deadline));
+    CKPT_ASSIGN_OR_RETURN(DataAnswer answer, DecodeAnswer(bytes));
+    CKPT_RETURN_IF_ERROR(answer.status);
+    return answer;
+  }
+  int fd() const { return fd_.get(); }
+
+ private:
+  os::UniqueFd fd_;
+};
+
+struct Target {
+  uint32_t rank = 0;
+  AttemptId id;
+  os::Memfd memory;
+  os::Mapping mapping;
+};
+
+struct Unit {
+  size_t target = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// What the streams share.
+class Work {
+ public:
+  explicit Work(std::vector<Unit> units) : units_(std::move(units)) {}
+  std::optional<Unit> Next() {
+    MutexLock lock(mutex_);
+    if (next_ >= units_.size() || !status_.ok()) return std::nullopt;
+    return units_[next_++];
+  }
+  void Fail(Status status) {
+    MutexLock lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  Status status() const {
+    MutexLock lock(mutex_);
+    return status_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  const std::vector<Unit> units_;
+  size_t next_ CKPT_GUARDED_BY(mutex_) = 0;
+  Status status_ CKPT_GUARDED_BY(mutex_);  // the first error
+};
+
+DataRequest RequestFor(const FetchPlan& plan, uint32_t rank) {
+  DataRequest request;
+  request.job = plan.job;
+  request.epoch = plan.epoch;
+  request.attempt = plan.attempt;
+  request.rank = rank;
+  return request;
+}
+
+// Sizes first: nothing is allocated that would not fit.
+Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress) {
+  CKPT_ASSIGN_OR_RETURN(Connection connection, Connection::Open(*plan));
+  std::vector<Target> targets;
+  std::vector<uint64_t> sizes;
+  uint64_t total = 0;
+  for (const uint32_t rank : plan->ranks) {
+    CKPT_ASSIGN_OR_RETURN(const DataAnswer answer, connection.Ask(RequestFor(*plan, rank)));
+    plan->epoch = answer.id.epoch.value();
+    plan->attempt = answer.id.attempt.value();
+    if (AddOverflows(total, answer.region_bytes, &total) || total > plan->bytes_max) {
+      return ResourceExhausted("fetching job " + plan->job + ": " + FormatBytes(total) +
+                               " and more, but only " + FormatBytes(plan->bytes_max) +
+                               " of the staging budget are free on this node");
+    }
+    sizes.push_back(answer.region_bytes);
+    targets.push_back({rank, answer.id, {}, {}});
+    if (!(targets.front().id == answer.id)) {
+      return DataLoss("fetching job " + plan->job + ": rank " + std::to_string(rank) +
+                      " is at another step than rank " + std::to_string(targets.front().rank));
+    }
+  }
+  progress->bytes_total = total;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    CKPT_ASSIGN_OR_RETURN(targets[i].memory, os::Memfd::Create("ckpt-fetched", sizes[i]));
+    CKPT_RETURN_IF_ERROR(targets[i].memory.Reserve());
+    CKPT_ASSIGN_OR_RETURN(targets[i].mapping, targets[i].memory.Map());
+  }
+  return targets;
+}
+
+std::vector<Unit> MakeUnits(const std::vector<Target>& targets) {
+  std::vector<Unit> units;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const uint64_t size = targets[i].memory.bytes();
+    for (uint64_t offset = 0; offset < size; offset += kUnitBytes) {
+      units.push_back({i, offset, std::min(kUnitBytes, size - offset)});
+    }
+  }
+  return units;
+}
+
+Status ReadChunk(int fd, const Target& target, uint64_t offset, uint64_t bytes,
+                 const Deadline& deadline) {
+  Digest wanted;
+  CKPT_RETURN_IF_ERROR(os::RecvAll(fd, std::as_writable_bytes(std::span(wanted.bytes)), deadline));
+  const MutableByteSpan chunk = target.mapping.bytes().subspan(offset, bytes);
+  CKPT_RETURN_IF_ERROR(os::RecvAll(fd, chunk, deadline));
+  if (DataChunkDigest(offset, chunk) == wanted) return OkStatus();
+  return DataLoss("rank " + std::to_string(target.rank) + ", bytes " + std::to_string(offset) +
+                  " to " + std::to_string(offset + bytes) + " arrived damaged");
+}
+
+Status FetchUnit(Connection* connection, const FetchPlan& plan, const Target& target,
+                 const Unit& unit, FetchProgress* progress) {
+  DataRequest request = RequestFor(plan, target.rank);
+  request.kind = DataRequestKind::kRead;
+  request.offset = unit.offset;
+  request.bytes = unit.bytes;
+  CKPT_ASSIGN_OR_RETURN(const DataAnswer answer, connection->Ask(request));
+  if (!(answer.id == target.id) || answer.region_bytes != target.memory.bytes()) {
+    return Unavailable("rank " + std::to_string(target.rank) +
+                       ": the copy was replaced while it was being fetched");
+  }
+  const Deadline deadline("fetching a generation", TransferTime(unit.bytes));
+  for (uint64_t at = unit.offset; at < unit.offset + unit.bytes; at += kDataChunkBytes) {
+    if (progress->cancelled) return Cancelled("the fetch was cancelled");
+    const uint64_t bytes = std::min(kDataChunkBytes, unit.offset + unit.bytes - at);
+    CKPT_RETURN_IF_ERROR(ReadChunk(connection->fd(), target, at, bytes, deadline));
+    progress->bytes_done += bytes;
+  }
+  return OkStatus();
+}
+
+void RunStream(const FetchPlan& plan, const std::vector<Target>& targets, Work* work,
+               FetchProgress* progress) {
+  Result<Connection> connection = Connection::Open(plan);
+  if (!connection.ok()) return work->Fail(connection.status());
+  while (const std::optional<Unit> unit = work->Next()) {
+    const Status status = FetchUnit(&*connection, plan, targets[unit->target], *unit, progress);
+    if (!status.ok()) return work->Fail(status);
+  }
+}
+
+// What arrived must be what it was asked for: a whole generation of that rank.
+Result<std::vector<HeldRegion>> CheckTargets(const FetchPlan& plan, std::vector<Target> targets) {
+  std::vector<HeldRegion> regions;
+  for (Target& target : targets) {
+    CKPT_ASSIGN_OR_RETURN(const RegionInfo info, InspectRegion(target.memory));
+    if (info.rank != target.rank || !(info.id == target.id) || !info.Whole()) {
+      return DataLoss("rank " + std::to_string(target.rank) + ": the region that arrived is " +
+                      info.id.ToString() + " of rank " + std::to_string(info.rank));
+    }
+    const HeldKey key{plan.job, info.id.epoch.value(), target.rank, 0};
+    regions.push_back({key, std::move(target.memory), true});
+  }
+  return regions;
+}
+
+}  // namespace
+
+Result<std::vector<HeldRegion>> FetchGeneration(const FetchPlan& asked, FetchProgress* progress) {
+  FetchPlan plan = asked;
+  if (plan.ranks.empty()) return InvalidArgument("fetching job " + plan.job + ": no ranks");
+  CKPT_ASSIGN_OR_RETURN(std::vector<Target> targets, MakeTargets(&plan, progress));
+  std::vector<Unit> units = MakeUnits(targets);
+  const size_t stream_count =
+      std::min({units.size(), kConnectionsMax, std::max<size_t>(plan.connection_count, 1)});
+  Work work(std::move(units));
+  {
+    std::vector<os::Thread> streams;
+    for (size_t i = 0; i < stream_count; ++i) {
+      streams.emplace_back("ckpt-fetch/" + std::to_string(i),
+                           [&] { RunStream(plan, targets, &work, progress); });
+    }
+  }  // joined
+  CKPT_RETURN_IF_ERROR(work.status().Annotate("fetching job " + plan.job + " from " + plan.from));
+  return CheckTargets(plan, std::move(targets));
+}
+
+}  // namespace ckpt::agent

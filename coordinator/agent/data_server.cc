@@ -1,0 +1,158 @@
+#include "coordinator/agent/data_server.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libckpt/base/log.h"
+
+namespace ckpt::agent {
+namespace {
+
+constexpr size_t kQueueMax = 64;
+constexpr auto kIdleTime = std::chrono::minutes(2);
+constexpr auto kAnswerTime = std::chrono::seconds(30);
+constexpr int kStableCopyTries = 1000;
+
+Status CheckRange(const DataRequest& request, uint64_t region_bytes) {
+  uint64_t end = 0;
+  const bool good = request.offset % kDataChunkBytes == 0 && request.bytes > 0 &&
+                    !AddOverflows(request.offset, request.bytes, &end) && end <= region_bytes &&
+                    (end == region_bytes || end % kDataChunkBytes == 0);
+  if (good) return OkStatus();
+  return InvalidArgument("range " + std::to_string(request.offset) + " + " +
+                         std::to_string(request.bytes) + " is no run of chunks of a region of " +
+                         std::to_string(region_bytes) + " bytes");
+}
+
+// Until two copies in a row are equal: a writer may be filling digests in meanwhile.
+void CopyStable(ByteSpan from, std::vector<std::byte>* copy) {
+  std::vector<std::byte> again(from.begin(), from.end());
+  for (int i = 0; i < kStableCopyTries; ++i) {
+    copy->assign(from.begin(), from.end());
+    if (*copy == again) return;
+    copy->swap(again);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DataServer>> DataServer::Start(const std::string& host,
+                                                      const HeldCopies* held) {
+  CKPT_ASSIGN_OR_RETURN(os::UniqueFd listener, os::ListenTcp({host, 0}));
+  CKPT_ASSIGN_OR_RETURN(os::HostPort address, os::LocalAddress(listener.get()));
+  return std::unique_ptr<DataServer>(new DataServer(std::move(listener), std::move(address), held));
+}
+
+DataServer::DataServer(os::UniqueFd listener, os::HostPort address, const HeldCopies* held)
+    : listener_(std::move(listener)),
+      address_(std::move(address)),
+      held_(held),
+      pool_("ckpt-data", kConnectionsMax, kQueueMax) {
+  acceptor_ = os::Thread("ckpt-data-acc", [this] { AcceptLoop(); });
+}
+
+DataServer::~DataServer() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    os::ShutdownSocket(listener_.get());
+    for (const int fd : serving_) os::ShutdownSocket(fd);
+  }
+  acceptor_.Join();
+  pool_.Shutdown();
+}
+
+void DataServer::SetToken(std::string token) {
+  MutexLock lock(mutex_);
+  token_ = std::move(token);
+}
+
+void DataServer::AcceptLoop() {
+  for (;;) {
+    Result<os::UniqueFd> fd = os::Accept(listener_.get(), Deadline::Infinite("data connection"));
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    if (!fd.ok()) {
+      LogWarning("data server: " + fd.status().ToString());
+      continue;
+    }
+    auto shared = std::make_shared<os::UniqueFd>(std::move(*fd));
+    const Status queued = pool_.TrySubmit([this, shared] { Serve(shared->get()); });
+    if (!queued.ok()) LogWarning("data server: a connection was dropped: " + queued.message());
+  }
+}
+
+void DataServer::Serve(int fd) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    serving_.insert(fd);
+  }
+  Status status = Greet(fd);
+  while (status.ok()) {
+    Result<std::string> bytes = ReceiveMessage(fd, Deadline("data request", kIdleTime));
+    if (!bytes.ok()) break;  // the client is done
+    const Result<DataRequest> request = DecodeRequest(*bytes);
+    status = request.ok() ? ServeRequest(fd, *request) : request.status();
+  }
+  if (!status.ok()) LogWarning("data connection: " + status.ToString());
+  MutexLock lock(mutex_);
+  serving_.erase(fd);
+}
+
+Status DataServer::Greet(int fd) {
+  const Deadline deadline("data connection hello", kAnswerTime);
+  CKPT_ASSIGN_OR_RETURN(const std::string bytes, ReceiveMessage(fd, deadline));
+  CKPT_ASSIGN_OR_RETURN(const std::string token, DecodeHello(bytes));
+  bool good = false;
+  {
+    MutexLock lock(mutex_);
+    good = !token_.empty() && token == token_;
+  }
+  const Status answer =
+      good ? OkStatus() : Unauthenticated("the token of the data connection is not this cluster's");
+  CKPT_RETURN_IF_ERROR(SendMessage(fd, EncodeStatus(answer), deadline));
+  return answer;  // I1
+}
+
+Status DataServer::ServeRequest(int fd, const DataRequest& request) {
+  Result<HeldCopies::Whole> whole =
+      held_->Find(request.job, request.epoch, request.attempt, request.rank);
+  DataAnswer answer;
+  answer.status = whole.ok() ? OkStatus() : whole.status();
+  if (whole.ok()) {
+    answer.region_bytes = whole->memory.bytes();
+    answer.id = whole->info.id;
+  }
+  const bool reads = request.kind == DataRequestKind::kRead;
+  if (whole.ok() && reads) answer.status = CheckRange(request, answer.region_bytes);
+  CKPT_RETURN_IF_ERROR(SendMessage(fd, EncodeAnswer(answer), Deadline("data answer", kAnswerTime)));
+  return reads && answer.status.ok() ? SendChunks(fd, request, *whole) : OkStatus();
+}
+
+Status DataServer::SendChunks(int fd, const DataRequest& request, const HeldCopies::Whole& whole) {
+  CKPT_ASSIGN_OR_RETURN(const os::Mapping mapping, whole.memory.Map({.writable = false}));
+  const Deadline deadline("sending a generation", TransferTime(request.bytes));
+  const uint64_t end = request.offset + request.bytes;
+  std::vector<std::byte> copy;
+  for (uint64_t offset = request.offset; offset < end; offset += kDataChunkBytes) {
+    const uint64_t bytes = std::min(kDataChunkBytes, end - offset);
+    ByteSpan chunk = ByteSpan(mapping.bytes()).subspan(offset, bytes);
+    const bool changes = offset < whole.info.data_offset;
+    if (changes) {
+      CopyStable(chunk, &copy);
+      chunk = copy;
+    }
+    const Digest digest = DataChunkDigest(offset, chunk);
+    CKPT_RETURN_IF_ERROR(os::SendAll(fd, std::as_bytes(std::span(digest.bytes)), deadline));
+    CKPT_RETURN_IF_ERROR(changes ? os::SendAll(fd, chunk, deadline)
+                                 : os::SendFileAll(fd, whole.memory.fd(), offset, bytes, deadline));
+  }
+  return OkStatus();
+}
+
+}  // namespace ckpt::agent
