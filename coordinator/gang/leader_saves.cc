@@ -92,6 +92,7 @@ void Leader::Impl::TellGeneration(const Gen& gen, OpPhase phase, Status status) 
 
 // ---- saves that the program asks for: one answer for a boundary, the same for the gang ----------
 void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
+  asker_ = member;
   for (const SaveAnswer& answer : r_.answers) {
     if (answer.boundary == msg.boundary && !config_.mutations.answer_saves_apart) {
       return SendAnswer(member, answer);
@@ -145,6 +146,7 @@ void Leader::Impl::AnswerSave(uint32_t boundary, int32_t code, std::string text)
 }
 
 void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
+  if (config_.mutations.answer_saves_apart && member != asker_) return;
   Msg msg{.type = MsgType::kSaveAnswer};
   msg.round = r_.round;
   msg.boundary = answer.boundary;

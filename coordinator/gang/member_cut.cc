@@ -110,6 +110,15 @@ bool Member::Impl::ProposeRank(Rank rank, const RankState& state) {
 
 void Member::Impl::OnCommit(const Msg& msg) {
   if (msg.round != round_ && !config_.mutations.ignore_rounds) return;
+  if (config_.mutations.kind_from_latest && phase_ == Phase::kCommitted) {
+    kind_ = msg.kind;
+    EachRank([&](Rank rank, RankState&) {
+      const Word word = pages_->Load(rank);
+      if (word.state != WordState::kCommittedSave || kind_ != Kind::kStop) return;
+      pages_->Cas(rank, word, Word{word.boundary, word.cut, WordState::kCommittedStop});
+      pages_->Wake(rank);
+    });
+  }
   if (phase_ != Phase::kProposed) return SendVote();
   SetPhase(Phase::kCommitted, DeadlineOf(msg));
   if (kind_ == Kind::kSave) {

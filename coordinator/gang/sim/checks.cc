@@ -170,6 +170,15 @@ void World::NoteGrant(const GrantSave& grant) {
   }
 }
 
+// The gang's own refusal; one that a member gives because no answer came does not count.
+void World::NoteRefusal(const RefuseSave& refusal) {
+  if (refusal.status.code() != Code::kResourceExhausted) return;
+  const auto [it, added] = grants_.emplace(refusal.boundary, 0);
+  if (!added && it->second != 0) {
+    Fail("same-answer", "granted and refused at boundary " + std::to_string(refusal.boundary));
+  }
+}
+
 void World::NoteReport(const Report& report) {
   Say("REPORT op ", report.operation, " ", Name(report.phase), " attempt ", report.attempt,
       " generation ", report.generation, " ", report.status.ToString());

@@ -376,6 +376,7 @@ void World::DoMember(uint32_t member, const MemberAction& action) {
       BeginCapture(rank, Why::kProgram, g.generation, g.slot, g.attempt);
     });
   } else if (const auto* refuse = std::get_if<RefuseSave>(&action)) {
+    NoteRefusal(*refuse);
     ToRank(refuse->rank.value(), [this](SimRank& rank) {
       if (rank.pc == Pc::kAsksSave) RunOn(rank);
     });

@@ -198,6 +198,7 @@ class World : public Pages {
   void CheckEnd();
   void NoteCapture(const SimRank& rank, uint32_t attempt);
   void NoteGrant(const GrantSave& grant);
+  void NoteRefusal(const RefuseSave& refusal);
   void NoteReport(const Report& report);
   bool HoldsWhole(const SimRank& rank, uint32_t generation) const;
 
