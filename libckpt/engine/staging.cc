@@ -15,6 +15,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = kPageBytes;
 constexpr uint64_t kPieceAlignment = 64;
 constexpr uint64_t kValuesCapacity = kValueBytesMax;
+constexpr uint64_t kStageBytesMax = uint64_t{1} << 46;  // of one rank: beyond any machine's memory
 
 // The fixed part of the header, encoded; its digest follows it.
 struct FixedHeader {
@@ -96,6 +97,23 @@ Result<Offsets> ComputeOffsets(const format::RankLayout& layout, const plan::Ran
   return offsets;
 }
 
+// Bytes of all pieces. kResourceExhausted beyond `bytes_max`: asked before anything is allocated by
+// that number.
+Result<uint64_t> StageBytes(const format::RankLayout& layout, const plan::RankPlan& plan,
+                            uint64_t bytes_max) {
+  uint64_t sum = 0;
+  for (const plan::Piece& piece : plan.pieces) {
+    const format::TensorMeta& tensor = layout.tensors[piece.tensor_index];
+    uint64_t bytes = 0;
+    if (MulOverflows(piece.box.ElementCount(), format::ElementBytes(tensor.dtype), &bytes) ||
+        AddOverflows(sum, bytes, &sum) || sum > bytes_max) {
+      return ResourceExhausted("staging region: the state does not fit into " +
+                               FormatBytes(bytes_max));
+    }
+  }
+  return sum;
+}
+
 Result<uint64_t> CountChunks(const format::RankLayout& layout, const plan::RankPlan& plan) {
   if (plan.write_count == 0) return uint64_t{0};
   CKPT_ASSIGN_OR_RETURN(const format::ShardLayout shard,
@@ -148,6 +166,7 @@ bool Begins(GenerationState state) {
 }  // namespace
 
 uint64_t StagingRegion::BytesNeeded(const format::RankLayout& layout, const plan::RankPlan& plan) {
+  if (!StageBytes(layout, plan, kStageBytesMax).ok()) return UINT64_MAX;
   const auto chunks = CountChunks(layout, plan);
   if (!chunks.ok()) return UINT64_MAX;
   const auto offsets =
@@ -159,6 +178,7 @@ Result<StagingRegion> StagingRegion::Format(MutableByteSpan memory, const Stagin
                                             const format::RankLayout& layout,
                                             const plan::RankPlan& plan) {
   CKPT_FAULT("engine.staging.format");
+  CKPT_RETURN_IF_ERROR(StageBytes(layout, plan, memory.size()).status());
   const std::string layout_bytes = layout.Encode();
   const std::string plan_bytes = plan.Encode();
   CKPT_ASSIGN_OR_RETURN(const uint64_t chunk_count, CountChunks(layout, plan));
@@ -203,10 +223,16 @@ Result<StagingRegion> StagingRegion::Open(MutableByteSpan memory) {
   if (BodyDigest(layout_copy, plan_copy) != header.body_digest) {
     return Misfit("layout and plan do not have their digest");
   }
+  if (header.identity.world > kRanksMax || header.identity.rank.value() >= header.identity.world) {
+    return Misfit("rank " + std::to_string(header.identity.rank.value()) + " of " +
+                  std::to_string(header.identity.world) + " is impossible");
+  }
   StagingRegion region;
   region.identity_ = header.identity;
   CKPT_ASSIGN_OR_RETURN(region.layout_, format::RankLayout::Decode(layout_copy));
   CKPT_ASSIGN_OR_RETURN(region.plan_, plan::RankPlan::Decode(plan_copy, region.layout_));
+  const auto staged = StageBytes(region.layout_, region.plan_, memory.size());
+  if (!staged.ok()) return Misfit("its pieces are larger than the memory");
   const auto chunks = CountChunks(region.layout_, region.plan_);
   if (!chunks.ok()) return Misfit(chunks.status().message());
   region.chunk_count_ = chunks.value();

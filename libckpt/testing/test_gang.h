@@ -257,11 +257,12 @@ class TestGang {
   }
 
   Status Stage(const AttemptId& id, bool full) {
+    ++generation_count_;
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
       if (regions_[r].state() == GenerationState::kSealed) {
         regions_[r].set_state(GenerationState::kDurable);
       }
-      regions_[r].Begin(GenerationInfo{++generation_count_, id, 1, full});
+      regions_[r].Begin(GenerationInfo{generation_count_, id, 1, full});
       CKPT_RETURN_IF_ERROR(Capture(ranks_[r].Live(), &regions_[r], nullptr, Soon()));
       CKPT_RETURN_IF_ERROR(regions_[r].SetValues(ranks_[r].values));
       CKPT_RETURN_IF_ERROR(regions_[r].Seal(id.step));
