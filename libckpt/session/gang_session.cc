@@ -14,6 +14,9 @@ constexpr Nanos kConnectMax = std::chrono::seconds(30);
 constexpr Nanos kRestoreOpenMax = std::chrono::minutes(5);
 // For the gang's answer to STAGING_GET: the slowest rank has to come to the same boundary.
 constexpr Nanos kGrantMax = std::chrono::minutes(5);
+// For the first slots: all ranks must have called track, and the memory is populated.
+constexpr Nanos kSlotsMax = std::chrono::minutes(5);
+constexpr Nanos kMapMax = std::chrono::seconds(60);
 // At barriers, where the order names no deadline; and how much later than it a rank gives up.
 constexpr Nanos kBarrierMax = std::chrono::minutes(10);
 constexpr Nanos kBarrierGrace = std::chrono::seconds(30);
@@ -169,6 +172,12 @@ void GangSession::OnFrame(Link::Incoming incoming) {
     told_.NotifyAll();
   } else if (const auto* state = std::get_if<wire::SaveState>(&body)) {
     OnSaveState(*state);
+  } else if (const auto* failed = std::get_if<wire::Failed>(&body)) {
+    // LAYOUT is answered only if it leads nowhere.
+    LogWarning(Who() + ": saves and suspends will be refused: " + failed->message);
+    MutexLock lock(mutex_);
+    layout_refused_ = Status(static_cast<Code>(failed->code), failed->message);
+    told_.NotifyAll();
   } else {
     LogWarning(Who() + ": ckpt-run sent " + std::string(wire::FrameName(body)) +
                " out of turn; ignored");
@@ -194,6 +203,8 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
   if (slot->region->layout().Hash() != layout_frame_.hash)
     return FailedPrecondition("it was formatted for another layout than the tracked one");
   slots_[staging.slot] = std::move(slot);
+  layout_refused_ = OkStatus();
+  told_.NotifyAll();
   return OkStatus();
 }
 
@@ -244,7 +255,7 @@ void GangSession::OnUp() {
     frame = layout_frame_;
     fd = layout_fd_.fd();
   }
-  if (fd >= 0) link_->Post(frame, {fd}).IgnoreError();  // lost again: the next one is told
+  if (fd >= 0) link_->Request(frame, {fd}).IgnoreError();  // lost again: the next one is told
   if (unsent_signal_ != 0) OnSignal(std::exchange(unsent_signal_, 0));
 }
 
@@ -284,19 +295,40 @@ Status GangSession::DoTrack(const format::RankLayout& layout) {
     layout_fd_ = std::move(memory);
     layout_frame_ = frame;
     for (std::shared_ptr<Slot>& slot : slots_) slot.reset();
+    layout_refused_ = OkStatus();
   }
-  return link_->Post(frame, {fd});
+  return link_->Request(frame, {fd});
 }
 
 // ---- saves
 // ------------------------------------------------------------------------------------------
 
+// ckpt-run has sent the slot before it grants it or sets a cut, but a large one takes a while to map.
 Result<std::shared_ptr<GangSession::Slot>> GangSession::SlotOf(const Grant& grant) {
+  if (grant.slot >= kStagingSlotsMax)
+    return DataLoss(Who() + ": there is no staging slot " + std::to_string(grant.slot));
+  const Deadline deadline("mapping a staging slot", kMapMax);
   MutexLock lock(mutex_);
-  if (grant.slot < kStagingSlotsMax && slots_[grant.slot] != nullptr) return slots_[grant.slot];
-  return FailedPrecondition(Who() + ": staging slot " + std::to_string(grant.slot) +
-                            " has not been mapped; ckpt-run sends it when all ranks have called "
-                            "track");
+  while (slots_[grant.slot] == nullptr) {
+    if (!link_->up() || !layout_refused_.ok() || deadline.Expired())
+      return FailedPrecondition(Who() + ": staging slot " + std::to_string(grant.slot) +
+                                " was never sent by ckpt-run");
+    told_.WaitUntil(mutex_, deadline);
+  }
+  return slots_[grant.slot];
+}
+
+// ckpt-run sends slots once all ranks have tracked; the first save may come before that.
+Status GangSession::AwaitSlots() {
+  const Deadline deadline("staging slots from ckpt-run", kSlotsMax);
+  MutexLock lock(mutex_);
+  while (slots_[0] == nullptr) {
+    if (!layout_refused_.ok()) return layout_refused_;
+    if (!link_->up()) return Unavailable("ckpt-run is not in reach; training goes on");
+    if (deadline.Expired()) return deadline.Exceeded();
+    told_.WaitUntil(mutex_, deadline);
+  }
+  return OkStatus();
 }
 
 // Threads: loop or copier, one at a time for a slot.
@@ -343,6 +375,7 @@ void GangSession::StageFailed(const Grant& grant, const Status& why) {
 Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& request) {
   CKPT_RETURN_IF_ERROR(DoFence());
   if (state_ == nullptr) return PrepareStage();
+  CKPT_RETURN_IF_ERROR(AwaitSlots().Annotate(Who() + ": save refused"));
   wire::StagingGet get;
   get.boundary = static_cast<uint32_t>(boundary_);
   get.wait = request.slot_timeout > Nanos(0);

@@ -77,6 +77,7 @@ class GangSession : public Session {
 
   // Loop thread.
   Result<std::shared_ptr<Slot>> SlotOf(const Grant& grant);
+  Status AwaitSlots();
   Status Fill(const Grant& grant, int64_t step, uint64_t boundary,
               const std::vector<engine::LiveTensor>& tensors, const format::RankValues& values);
   Status StageNow(const Grant& grant, int64_t step);
@@ -118,6 +119,7 @@ class GangSession : public Session {
   std::optional<wire::RolledBack> back_ CKPT_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Save>> by_attempt_ CKPT_GUARDED_BY(mutex_);
   std::optional<os::Memfd> next_page_ CKPT_GUARDED_BY(mutex_);
+  Status layout_refused_ CKPT_GUARDED_BY(mutex_);  // why there will be no slots
   os::Memfd layout_fd_ CKPT_GUARDED_BY(mutex_);
   wire::Layout layout_frame_ CKPT_GUARDED_BY(mutex_);
 };

@@ -88,6 +88,16 @@ Status Link::Post(wire::Body body, const std::vector<int>& fds) {
   return Send(wire::Frame{0, std::move(body)}, fds);
 }
 
+Status Link::Request(wire::Body body, const std::vector<int>& fds) {
+  return Send(wire::Frame{NextRequest(), std::move(body)}, fds);
+}
+
+uint32_t Link::NextRequest() {
+  MutexLock lock(mutex_);
+  if (++last_request_ == 0) ++last_request_;
+  return last_request_;
+}
+
 Result<Link::Incoming> Link::Call(wire::Body body, const Deadline& deadline) {
   CKPT_ASSIGN_OR_RETURN(std::vector<Incoming> answers,
                         CallMany(
@@ -99,18 +109,16 @@ Result<std::vector<Link::Incoming>> Link::CallMany(
     wire::Body body, const std::function<bool(const wire::Frame&)>& last,
     const Deadline& deadline) {
   const std::string name(wire::FrameName(body));
-  uint32_t id = 0;
+  const uint32_t id = NextRequest();
   {
     MutexLock lock(mutex_);
-    id = ++last_request_;
-    if (id == 0) id = ++last_request_;
     requests_[id];
   }
   Status status = Send(wire::Frame{id, std::move(body)}, {});
   std::vector<Incoming> answers;
   MutexLock lock(mutex_);
   while (status.ok()) {
-    Request& request = requests_[id];
+    Pending& request = requests_[id];
     if (!request.answers.empty()) {
       answers.push_back(std::move(request.answers.front()));
       request.answers.pop_front();
@@ -151,10 +159,11 @@ void Link::Dispatch(Incoming incoming) {
       !std::holds_alternative<wire::SaveState>(incoming.frame.body)) {
     MutexLock lock(mutex_);
     const auto waiting = requests_.find(incoming.frame.request);
-    if (waiting == requests_.end()) return;  // its caller gave up
-    waiting->second.answers.push_back(std::move(incoming));
-    answered_.NotifyAll();
-    return;
+    if (waiting != requests_.end()) {
+      waiting->second.answers.push_back(std::move(incoming));
+      answered_.NotifyAll();
+      return;
+    }
   }
   handlers_.on_frame(std::move(incoming));
 }

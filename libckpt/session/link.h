@@ -42,7 +42,7 @@ class Link {
   };
   // All on the watch thread.
   struct Handlers {
-    std::function<void(Incoming)> on_frame;  // whatever is not the answer to a request
+    std::function<void(Incoming)> on_frame;  // whatever nobody waits for
     std::function<void()> on_lost;
     // Somebody answers again: the new page. An error keeps the link down for good.
     std::function<Status(const wire::Welcome&, os::Memfd page)> on_back;
@@ -68,6 +68,8 @@ class Link {
 
   // Threads: any. kUnavailable (not applied) without a connection.
   Status Post(wire::Body body, const std::vector<int>& fds = {});
+  // The same for a frame that is answered late or never: what comes goes to on_frame.
+  Status Request(wire::Body body, const std::vector<int>& fds = {});
   // Waits for the answer; FAILED becomes its status.
   Result<Incoming> Call(wire::Body body, const Deadline& deadline);
   // Several answers: until `last` says so.
@@ -76,11 +78,12 @@ class Link {
                                          const Deadline& deadline);
 
  private:
-  struct Request {
+  struct Pending {
     std::deque<Incoming> answers;
     bool lost = false;
   };
 
+  uint32_t NextRequest();
   Status Send(const wire::Frame& frame, const std::vector<int>& fds);
   void OnReadable();
   void Dispatch(Incoming incoming);
@@ -102,7 +105,7 @@ class Link {
   CondVar answered_;
   std::shared_ptr<wire::Channel> channel_ CKPT_GUARDED_BY(mutex_);
   uint32_t last_request_ CKPT_GUARDED_BY(mutex_) = 0;
-  std::map<uint32_t, Request> requests_ CKPT_GUARDED_BY(mutex_);
+  std::map<uint32_t, Pending> requests_ CKPT_GUARDED_BY(mutex_);
   Mutex send_mutex_;  // one datagram after the other; never held while waiting for an answer
 };
 

@@ -34,7 +34,9 @@ Result<const format::RankValues*> Reader::Values() {
 
 Status Reader::LoadQuietly(State* state) {
   CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
-  CKPT_RETURN_IF_ERROR(reader_->Load(rank_, state->tensors(), engine::LoadOptions{}));
+  engine::LoadOptions options;
+  options.world = world_;
+  CKPT_RETURN_IF_ERROR(reader_->Load(rank_, state->tensors(), options));
   state->ReplaceValues(*values);
   return OkStatus();
 }

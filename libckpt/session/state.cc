@@ -43,12 +43,22 @@ Status State::AddTensor(engine::LiveTensor tensor) {
     return InvalidArgument("tensor '" + name + "' has strides for another number of dims");
   if (tensor.data == nullptr && tensor.meta.LocalBytes() > 0)
     return InvalidArgument("tensor '" + name + "' has no memory (data is NULL)");
-  if (!tensor.meta.tied_to.empty() && tensor_names_.count(tensor.meta.tied_to) == 0)
+  if (!tensor.meta.tied_to.empty() && tensor_index_.count(tensor.meta.tied_to) == 0)
     return InvalidArgument("tensor '" + name + "' is tied to '" + tensor.meta.tied_to +
                            "', which was not added before it");
-  if (!tensor_names_.insert(name).second)
+  if (!tensor_index_.emplace(name, tensors_.size()).second)
     return AlreadyExists("tensor '" + name + "' was added twice; names are unique within a rank");
   tensors_.push_back(std::move(tensor));
+  return OkStatus();
+}
+
+Status State::MoveTensor(const std::string& name, void* data) {
+  const auto found = tensor_index_.find(name);
+  if (found == tensor_index_.end()) return NotFound("there is no tensor '" + name + "' to move");
+  engine::LiveTensor& tensor = tensors_[found->second];
+  if (data == nullptr && tensor.meta.LocalBytes() > 0)
+    return InvalidArgument("tensor '" + name + "' has no memory (data is NULL)");
+  tensor.data = data;
   return OkStatus();
 }
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "libckpt/base/status.h"
@@ -20,6 +20,8 @@ namespace ckpt::session {
 class State {
  public:
   Status AddTensor(engine::LiveTensor tensor);
+  // The same tensor at another address.
+  Status MoveTensor(const std::string& name, void* data);
   // Sets or replaces. `json` is the canonical text of v1.md.
   Status SetValue(const std::string& name, format::Scope scope, std::string_view json);
   Status SetBlob(const std::string& name, format::Scope scope, std::string media_type,
@@ -32,7 +34,7 @@ class State {
 
  private:
   std::vector<engine::LiveTensor> tensors_;
-  std::unordered_set<std::string> tensor_names_;
+  std::unordered_map<std::string, size_t> tensor_index_;  // by name
   format::RankValues values_;
 };
 
