@@ -231,7 +231,7 @@ class Leader::Impl {
   int64_t wait_until_ns_ = 0;   // kWaiting: not before this
   int64_t drain_until_ns_ = 0;  // one slot: until then a stop waits for the drain
   uint32_t supersede_ = 0;      // generation that gives its slot to the open stop
-  MemberId asker_ = 0;  // who asked for the save that is being answered
+  MemberId asker_ = 0;          // who asked for the save that is being answered
   std::set<uint32_t> finished_ranks_, exited_ranks_;
   std::map<uint32_t, WaitingSave> waiting_saves_;
 };

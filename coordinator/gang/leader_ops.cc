@@ -71,7 +71,8 @@ void Leader::Impl::On(const Command& command) {
   }
   if (OpenStop()) {  // merged: the earliest deadline counts, also for the stage that is open
     r_.commands.push_back(command);
-    r_.deadline_ns = Bounded(r_.deadline_ns);
+    if (r_.decision < Decision::kBack) r_.deadline_ns = Bounded(r_.deadline_ns);
+    r_.cut_deadline_ns = Bounded(r_.cut_deadline_ns);
     return Store();
   }
   // A stop meets a save: one that is not committed gives way, another is waited for.

@@ -61,7 +61,8 @@ int main(int argc, char** argv) {
   }
   const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   std::printf(
-      "%llu schedules, %llu events, %.0f schedules/s of one core, %llu failed; released %u saved %u durable %u "
+      "%llu schedules, %llu events, %.0f schedules/s of one core, %llu failed; released %u saved "
+      "%u durable %u "
       "rolled back %u rebuilt %u ended %u finished %u refused %u restarts %u superseded %u\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(events),
       static_cast<double>(count) / seconds, static_cast<unsigned long long>(failed), sum.suspended,
