@@ -180,10 +180,7 @@ void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
   if (gen->sealed.size() < members_.size()) return;
   const uint32_t generation = gen->generation;
   const bool of_cut = open() && !OpenStop() && r_.op_generation == generation;
-  if (of_cut) {
-    gen->operation = r_.operation;
-    r_.step = gen->step;
-  }
+  if (of_cut) r_.step = gen->step;
   Complete(gen);
   if (of_cut) FinishOperation(OpPhase::kStaged, OkStatus());
 }
@@ -203,7 +200,7 @@ void Leader::Impl::OnStageFailed(const Msg& msg) {
 void Leader::Impl::Complete(Gen* gen) {
   gen->state = Gen::State::kComplete;
   gen->fill_deadline_ns = kNever;
-  if (OpenStop() && r_.op_generation == gen->generation) {
+  if (open() && r_.op_generation == gen->generation) {
     gen->operation = r_.operation;
     gen->request = r_.commands[0].request;
   } else {

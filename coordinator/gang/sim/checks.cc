@@ -119,7 +119,9 @@ void World::CheckAborted(const AbortAttempt& action) {
     ++result_.superseded;
     const bool newest = *complete_.rbegin() == action.generation;
     const bool all_wait = std::all_of(ranks_.begin(), ranks_.end(), [](const SimRank& rank) {
-      return rank.pc == Pc::kAtCut || (rank.word.state == WordState::kRefused);
+      // A rank that waited may have died or run on since; the leader cannot know yet.
+      return rank.pc == Pc::kAtCut || rank.pc == Pc::kExited ||
+             rank.word.state == WordState::kRefused;
     });
     if (stop_open_ == 0) {
       return Fail("thrown-away", "generation " + std::to_string(action.generation) +

@@ -186,6 +186,7 @@ TEST(Gang, AHardDeadlineKillsAndSaysWhatIsLeft) {
   table.Leads(Suspend(1, table.now + 20 * kSecond, true));
   table.DeliverAll();
   table.ReachCut(0);
+  table.DeliverAll();
   table.Passes(19 * kSecond);
   table.TickAll();
   table.DeliverAll();
