@@ -33,4 +33,10 @@ Status SetNonBlocking(int fd, bool on) {
   return OkStatus();
 }
 
+Result<UniqueFd> OpenAppend(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) return ErrnoStatus(errno, "opening " + path);
+  return UniqueFd(fd);
+}
+
 }  // namespace ckpt::os

@@ -2,6 +2,7 @@
 // opened CLOEXEC; the ones a child shall have are named at Spawn.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "libckpt/base/status.h"
@@ -35,5 +36,7 @@ Result<UniqueFd> DupFd(int fd);
 // CLOEXEC pipe: {read end, write end}.
 Result<std::pair<UniqueFd, UniqueFd>> MakePipe();
 Status SetNonBlocking(int fd, bool on);
+// A file that a child's output is appended to; created if it is not there.
+Result<UniqueFd> OpenAppend(const std::string& path);
 
 }  // namespace ckpt::os

@@ -1,0 +1,270 @@
+// What ckpt-runs say to their agent, the memory they hand over, and copies from other nodes.
+#include <algorithm>
+
+#include "coordinator/agent/agent.h"
+#include "libckpt/base/log.h"
+
+namespace ckpt::agent {
+namespace {
+
+constexpr size_t kFetchesMax = 4;         // under way
+constexpr size_t kFetchResultsMax = 256;  // kept to be told again
+constexpr size_t kCopiesMax = 8;          // in a report
+
+std::string Name(const std::pair<std::string, uint64_t>& key) {
+  return "job " + key.first + " epoch " + std::to_string(key.second);
+}
+
+}  // namespace
+
+bool Agent::OnFrame(RunServer::ConnectionId id, pid_t peer,
+                    wire::Incoming<wire::AgentFrame> incoming) {
+  wire::AgentBody& body = incoming.frame.body;
+  if (auto* attach = std::get_if<wire::Attach>(&body)) {
+    return OnAttach(id, peer, *attach, std::move(incoming.fds));
+  }
+  const auto known = connections_.find(id);
+  if (known == connections_.end()) return false;  // who is this?
+  LocalJob* job = FindJob(known->second.first, known->second.second);
+  if (job == nullptr) return false;
+  if (auto* report = std::get_if<wire::Report>(&body)) return OnReport(job, *report);
+  if (auto* detach = std::get_if<wire::Detach>(&body)) {
+    held_.Drop({known->second.first, known->second.second, detach->rank, detach->slot});
+    return true;
+  }
+  return false;  // COMMAND and ADOPT are ours to send
+}
+
+// ---- attach
+
+bool Agent::OnAttach(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach,
+                     std::vector<os::UniqueFd> fds) {
+  if (!connections_.contains(id) && !Introduce(id, peer, attach)) return false;
+  const JobKey key = connections_.at(id);
+  LocalJob* job = FindJob(key.first, key.second);
+  if (job == nullptr || key != JobKey{attach.job, attach.epoch}) return false;
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (!Keep(job, attach.fds[i], std::move(fds[i]))) return false;
+  }
+  return true;
+}
+
+bool Agent::Introduce(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach) {
+  const JobKey key{attach.job, attach.epoch};
+  LocalJob* job = FindJob(attach.job, attach.epoch);
+  if (job == nullptr || job->launch.token() != attach.token || job->ended) {
+    LogWarning("a ckpt-run that says it is of " + Name(key) + " is refused: " +
+               (job == nullptr ? "no such launch"
+                : job->ended   ? "it has ended"
+                               : "wrong token"));
+    return false;
+  }
+  if (job->connection != 0) runs_->Drop(job->connection);
+  job->connection = id;
+  connections_[id] = key;
+  if (!job->run.valid()) {  // started by an agent that could not write its number down
+    Result<os::Pidfd> run = os::Pidfd::Open(peer);
+    if (run.ok()) job->run = std::move(*run);
+    if (job->run.valid()) WatchRun(key, job);
+  }
+  LogInfo(Name(key) + ": ckpt-run is connected");
+  const Status adopted = SendAdopt(*job);
+  if (!adopted.ok()) LogError(Name(key) + ": handing over copies: " + adopted.ToString());
+  for (const v1::CoordinatorMsg& command : std::exchange(job->waiting, {})) Forward(job, command);
+  return true;
+}
+
+bool Agent::Keep(LocalJob* job, const wire::AttachedFd& attached, os::UniqueFd fd) {
+  const JobKey key = KeyOf(*job);
+  if (attached.kind == wire::AttachedKind::kPage) return true;  // nothing to do with it
+  if (attached.kind == wire::AttachedKind::kRankPidfd) {
+    Result<os::Pidfd> pidfd = os::Pidfd::FromFd(std::move(fd));
+    if (!pidfd.ok()) LogWarning(Name(key) + ": " + pidfd.status().ToString());
+    if (!pidfd.ok()) return false;
+    job->ranks[attached.rank] = std::move(*pidfd);
+    return true;
+  }
+  Result<os::Memfd> memory = os::Memfd::FromFd(std::move(fd), attached.bytes);
+  if (!memory.ok()) {
+    LogWarning(Name(key) + ": a staging region is refused: " + memory.status().ToString());
+    return false;
+  }
+  held_.Put({{key.first, key.second, attached.rank, attached.slot}, std::move(*memory), false});
+  return true;
+}
+
+// The newest copies first; a slot that is being filled is none.
+Status Agent::SendAdopt(const LocalJob& job) {
+  std::vector<HeldCopies::Whole> whole = held_.WholeOf(job.launch.job());
+  size_t next = 0;
+  do {
+    wire::Adopt adopt{.job = job.launch.job()};
+    std::vector<os::UniqueFd> fds;
+    for (; next < whole.size() && adopt.fds.size() < kFrameFdsMax; ++next) {
+      HeldCopies::Whole& copy = whole[next];
+      adopt.fds.push_back({copy.info.rank, copy.key.slot, copy.memory.bytes(), copy.info.id});
+      fds.push_back(std::move(copy.memory).TakeFd());
+    }
+    adopt.last = next == whole.size();
+    CKPT_RETURN_IF_ERROR(runs_->Send(job.connection, {0, std::move(adopt)}, std::move(fds)));
+  } while (next < whole.size());
+  return OkStatus();
+}
+
+void Agent::OnRunClosed(RunServer::ConnectionId id) {
+  const auto it = connections_.find(id);
+  if (it == connections_.end()) return;
+  LocalJob* job = FindJob(it->second.first, it->second.second);
+  if (job != nullptr && job->connection == id) job->connection = 0;
+  connections_.erase(it);
+}
+
+// ---- reports
+
+bool Agent::OnReport(LocalJob* job, const wire::Report& report) {
+  v1::AgentMsg message;
+  if (!message.ParseFromString(report.message)) return false;
+  if (message.has_job()) {
+    TakeJobReport(job, std::move(*message.mutable_job()));
+    return true;
+  }
+  if (!message.has_result()) return false;
+  const v1::CommandResult& result = message.result();
+  if (job->unanswered.erase(result.op_id()) != 0) {
+    AnswerCommand(result.op_id(), job->launch.job(), job->launch.epoch(),
+                  result.accepted() ? OkStatus() : FailedPrecondition(result.error()));
+  }
+  return true;
+}
+
+// A ckpt-run speaks for its own launch only, whatever it writes.
+void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
+  report.set_job(job->launch.job());
+  report.set_epoch(job->launch.epoch());
+  report.set_node_rank(job->launch.node_rank());
+  for (v1::CopyState& copy : *report.mutable_copies()) {
+    if (copy.staged_gang() && copy.ram_nodes().empty()) copy.add_ram_nodes(options_.name);
+  }
+  const bool news =
+      report.state() != job->report.state() || report.copies_size() != job->report.copies_size();
+  job->report = std::move(report);
+  if (news) {
+    const Status saved = state_.SaveReport(job->report);
+    if (!saved.ok()) LogError("storing a report: " + saved.ToString());
+  }
+  SendReport(*job);
+}
+
+// A copy that is complete in RAM here but in no report: its ckpt-run died before it could say so.
+void Agent::AddHeldCopies(LocalJob* job) {
+  std::map<AttemptId, uint64_t> bytes;
+  for (const HeldCopies::Whole& whole : held_.WholeOf(job->launch.job())) {
+    const bool complete = whole.info.state == engine::GenerationState::kGangComplete;
+    if (complete && whole.key.epoch == job->launch.epoch()) {
+      bytes[whole.info.id] += whole.info.staged_bytes;
+    }
+  }
+  for (auto it = bytes.rbegin(); it != bytes.rend(); ++it) {
+    const auto& [id, size] = *it;
+    const auto& copies = job->report.copies();
+    const bool known = std::any_of(copies.begin(), copies.end(), [&](const v1::CopyState& copy) {
+      return copy.epoch() == id.epoch.value() && copy.attempt() == id.attempt.value();
+    });
+    if (known || static_cast<size_t>(copies.size()) >= kCopiesMax) continue;
+    v1::CopyState* copy = job->report.add_copies();
+    copy->set_epoch(id.epoch.value());
+    copy->set_attempt(id.attempt.value());
+    copy->set_step(id.step.value());
+    copy->set_staged_gang(true);
+    copy->add_ram_nodes(options_.name);
+    copy->set_bytes(size);
+  }
+}
+
+// ---- copies from other nodes
+
+void Agent::OnFetch(const v1::Fetch& fetch) {
+  const auto known = fetches_.find(fetch.op_id());
+  if (known != fetches_.end()) return ReportFetch(known->second);
+  const Status status = StartFetch(fetch);
+  AnswerCommand(fetch.op_id(), fetch.job(), fetch.epoch(), status);
+}
+
+Status Agent::StartFetch(const v1::Fetch& fetch) {
+  CKPT_RETURN_IF_ERROR(CheckName("job", fetch.job()));
+  size_t running = 0;
+  for (const auto& [op_id, other] : fetches_) running += other.thread.joinable() ? 1 : 0;
+  if (running >= kFetchesMax) {
+    return ResourceExhausted("node " + options_.name + " fetches " + std::to_string(running) +
+                             " generations already");
+  }
+  const uint64_t used = held_.UsedBytes();
+  FetchPlan plan;
+  plan.from = fetch.from_data_address();
+  plan.token = fetch.token();
+  plan.job = fetch.job();
+  plan.epoch = fetch.epoch();
+  plan.attempt = fetch.attempt();
+  plan.ranks.assign(fetch.ranks().begin(), fetch.ranks().end());
+  plan.bytes_max = options_.staging_budget_bytes > used ? options_.staging_budget_bytes - used : 0;
+  CKPT_ASSIGN_OR_RETURN(const os::HostPort from, os::ParseHostPort(plan.from));
+  if (!os::IsLoopbackHost(from.host)) {
+    return Unimplemented("fetching from " + plan.from +
+                         ": connections between machines need TLS, which this version does not "
+                         "have");
+  }
+  LocalFetch& local = fetches_[fetch.op_id()];
+  local.report.set_job(fetch.job());
+  local.report.set_op_id(fetch.op_id());
+  local.report.set_started_ns(BoottimeNs());
+  local.progress = std::make_shared<FetchProgress>();
+  local.thread =
+      os::Thread("ckpt-fetch", [this, plan, op_id = fetch.op_id(), progress = local.progress] {
+        auto regions = std::make_shared<Result<std::vector<HeldRegion>>>(
+            FetchGeneration(plan, progress.get()));
+        loop_->Post([this, op_id, regions] { OnFetched(op_id, std::move(*regions)); });
+      });
+  LogInfo("fetching job " + plan.job + " from " + fetch.from_node() + " at " + plan.from);
+  return OkStatus();
+}
+
+void Agent::OnFetched(uint64_t op_id, Result<std::vector<HeldRegion>> regions) {
+  LocalFetch& fetch = fetches_.at(op_id);
+  fetch.thread.Join();
+  v1::FetchReport& report = fetch.report;
+  report.set_bytes_done(fetch.progress->bytes_done);
+  report.set_bytes_total(fetch.progress->bytes_total);
+  report.set_done_ns(BoottimeNs());
+  if (regions.ok()) {
+    for (HeldRegion& region : *regions) held_.Put(std::move(region));
+    report.set_done(true);
+    SendHeartbeat();
+    LogInfo("fetched job " + report.job() + ": " + FormatBytes(report.bytes_done()) + " in " +
+            FormatDuration(Nanos(report.done_ns() - report.started_ns())));
+  } else {
+    report.set_error(regions.status().message());
+    LogError("fetching job " + report.job() + ": " + regions.status().ToString());
+  }
+  ReportFetch(fetch);
+  for (auto it = fetches_.begin(); fetches_.size() > kFetchResultsMax && it != fetches_.end();) {
+    it = it->second.thread.joinable() || it->first == op_id ? std::next(it) : fetches_.erase(it);
+  }
+}
+
+void Agent::ReportFetch(const LocalFetch& fetch) {
+  v1::AgentMsg message;
+  *message.mutable_fetch() = fetch.report;
+  if (fetch.thread.joinable()) {
+    message.mutable_fetch()->set_bytes_done(fetch.progress->bytes_done);
+    message.mutable_fetch()->set_bytes_total(fetch.progress->bytes_total);
+  }
+  Send(std::move(message));
+}
+
+void Agent::ReportRunningFetches() {
+  for (const auto& [op_id, fetch] : fetches_) {
+    if (fetch.thread.joinable()) ReportFetch(fetch);
+  }
+}
+
+}  // namespace ckpt::agent
