@@ -6,6 +6,7 @@
 
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
+#include "libckpt/format/names.h"
 #include "libckpt/format/records.h"
 #include "libckpt/storage/epoch_store.h"
 
@@ -39,8 +40,11 @@ Result<Epoch> EpochStore::TakeNumber(Epoch at_least) {
   for (int i = 0; i < kClaimTriesMax; ++i) {
     CKPT_ASSIGN_OR_RETURN(const Scan scan, ScanNames());
     const Epoch next = std::max(at_least, scan.newest_claim.Next());
+    if (next.value() > kEpochMax)
+      return OutOfRange(Describe() + ": epoch " + std::to_string(next.value()) +
+                        " is beyond what this release can count; a foreign EPOCH file is there");
     const format::ClaimFile claim{job, next, claimant};
-    const Status put = directory_->PutNew(ClaimName(next), claim.Encode());
+    const Status put = directory_->PutNew(format::ClaimFileName(next), claim.Encode());
     if (put.ok()) return next;
     if (put.code() != Code::kAlreadyExists) return put;
   }
@@ -126,7 +130,7 @@ Result<EpochClaim> EpochStore::ClaimEpoch(
   CKPT_FAULT("store.claim.before_list");
   CKPT_ASSIGN_OR_RETURN(const JobId job, EnsureJob());
   const format::EpochFile file{job, claimed, list.adopted, std::string(kShape)};
-  CKPT_RETURN_IF_ERROR(directory_->PutNew(ListName(claimed), file.Encode()));
+  CKPT_RETURN_IF_ERROR(directory_->PutNew(format::EpochFileName(claimed), file.Encode()));
   CKPT_FAULT("store.claim.after_list");
 
   CKPT_ASSIGN_OR_RETURN(const Scan scan, ScanNames());

@@ -62,7 +62,7 @@ Result<JobId> EpochStore::OpenJob(const JobId& expected) {
     CKPT_ASSIGN_OR_RETURN(const Scan scan, ScanNames());
     JobId minted = expected.IsZero() ? JobId::Random() : expected;
     if (!scan.lists.empty()) {
-      const std::string key = ListName(*scan.lists.rbegin());
+      const std::string key = format::EpochFileName(*scan.lists.rbegin());
       CKPT_ASSIGN_OR_RETURN(const std::string bytes, directory_->Get(key, format::kRecordBytesMax));
       CKPT_ASSIGN_OR_RETURN(const format::EpochFile list, format::EpochFile::Decode(bytes));
       minted = list.job;
@@ -119,7 +119,7 @@ Result<EpochStore::Scan> EpochStore::ScanNames() {
 Result<EpochList> EpochStore::ReadList(Epoch epoch) {
   EpochList list;
   if (epoch.value() == 0) return list;
-  const std::string key = ListName(epoch);
+  const std::string key = format::EpochFileName(epoch);
   CKPT_ASSIGN_OR_RETURN(const std::string bytes, directory_->Get(key, format::kRecordBytesMax));
   Result<format::EpochFile> file = format::EpochFile::Decode(bytes);
   if (!file.ok()) {

@@ -1,41 +1,32 @@
 #include "libckpt/storage/visibility.h"
 
 #include <algorithm>
-#include <charconv>
+#include <set>
+
+#include "libckpt/format/names.h"
 
 namespace ckpt::storage {
 namespace {
 
-constexpr std::string_view kEpochPrefix = "EPOCH.";
-constexpr std::string_view kClaimSuffix = ".claim";
 constexpr std::string_view kTrashPrefix = ".trash-";
 constexpr std::string_view kDeadPrefix = ".dead-";
 
-// Exactly the digits that we would print.
-std::optional<Epoch> ParseEpoch(std::string_view digits) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  const bool good = error == std::errc() && end == digits.data() + digits.size() && number != 0 &&
-                    number <= kEpochMax && std::to_string(number) == digits;
-  return good ? std::optional(Epoch(number)) : std::nullopt;
-}
-
 ParsedName ParseEpochName(std::string_view name) {
-  std::string_view digits = name.substr(kEpochPrefix.size());
-  const bool claim = digits.ends_with(kClaimSuffix);
-  if (claim) digits.remove_suffix(kClaimSuffix.size());
-  const std::optional<Epoch> epoch = ParseEpoch(digits);
-  if (!epoch) return {};
-  return {claim ? NameKind::kClaim : NameKind::kList, *epoch, {}};
+  const Result<Epoch> list = format::ParseEpochFileName(name);
+  const Result<Epoch> claim = format::ParseClaimFileName(name);
+  if (list.ok() && list->value() <= kEpochMax) return {NameKind::kList, *list, {}};
+  if (claim.ok() && claim->value() <= kEpochMax) return {NameKind::kClaim, *claim, {}};
+  return {};
 }
 
 ParsedName ParseRetired(NameKind kind, std::string_view rest) {
   const size_t dash = rest.find('-');
   if (dash == std::string_view::npos) return {};
-  const std::optional<Epoch> by = ParseEpoch(rest.substr(0, dash));
+  // The number of an epoch is spelled as in a list's name.
+  const ParsedName by = ParseEpochName("EPOCH." + std::string(rest.substr(0, dash)));
   const Result<AttemptId> id = AttemptId::Parse(rest.substr(dash + 1));
-  if (!by || !id.ok()) return {};
-  return {kind, *by, *id};
+  if (by.kind != NameKind::kList || !id.ok()) return {};
+  return {kind, by.epoch, *id};
 }
 
 std::string Epochs(const EpochView& view) {
@@ -79,21 +70,16 @@ std::vector<AttemptId> ComposeList(Epoch claimed, const EpochList& base,
 }
 
 ParsedName ParseName(std::string_view name) {
-  if (name == "JOB") return {NameKind::kJob, {}, {}};
-  if (name.starts_with(kEpochPrefix)) return ParseEpochName(name);
+  if (name == format::kJobFile) return {NameKind::kJob, {}, {}};
   if (name.starts_with(kTrashPrefix))
     return ParseRetired(NameKind::kTrash, name.substr(kTrashPrefix.size()));
   if (name.starts_with(kDeadPrefix))
     return ParseRetired(NameKind::kDead, name.substr(kDeadPrefix.size()));
   const Result<AttemptId> id = AttemptId::Parse(name);
-  if (!id.ok()) return {};
+  if (!id.ok()) return ParseEpochName(name);
   return {NameKind::kAttempt, id->epoch, *id};
 }
 
-std::string ListName(Epoch epoch) {
-  return std::string(kEpochPrefix) + std::to_string(epoch.value());
-}
-std::string ClaimName(Epoch epoch) { return ListName(epoch) + std::string(kClaimSuffix); }
 std::string TrashName(Epoch by, const AttemptId& id) {
   return std::string(kTrashPrefix) + std::to_string(by.value()) + "-" + id.ToString();
 }
@@ -109,11 +95,11 @@ Status FencedError(const AttemptId& id, const EpochView& view, std::string_view 
 }
 
 Status UndecidedError(const AttemptId& id, const EpochView& view, std::string_view where) {
-  return Unavailable(std::string(where) + ": whether " + id.ToString() + " of epoch " +
-                     std::to_string(id.epoch.value()) +
-                     " is committed is not decided: " + Epochs(view) +
-                     " has claimed the job but not written " + ListName(view.newest_claim) +
-                     "; keep the copy and try again, or claim the next epoch")
+  return Unavailable(
+             std::string(where) + ": whether " + id.ToString() + " of epoch " +
+             std::to_string(id.epoch.value()) + " is committed is not decided: " + Epochs(view) +
+             " has claimed the job but not written " + format::EpochFileName(view.newest_claim) +
+             "; keep the copy and try again, or claim the next epoch")
       .MaybeApplied();
 }
 

@@ -11,8 +11,6 @@
 // I3  A fenced attempt is on no later list, committed or not.
 #pragma once
 
-#include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,8 +77,6 @@ struct ParsedName {
   AttemptId id;  // of attempt, trash and dead
 };
 ParsedName ParseName(std::string_view name);
-std::string ClaimName(Epoch epoch);
-std::string ListName(Epoch epoch);
 std::string TrashName(Epoch by, const AttemptId& id);
 std::string DeadName(Epoch by, const AttemptId& id);
 

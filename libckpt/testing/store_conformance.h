@@ -169,6 +169,7 @@ TYPED_TEST_P(StoreConformance, FilesReadBackExactlyAndNotBeyond) {
 }
 
 TYPED_TEST_P(StoreConformance, AFailedWriteOrSyncPoisonsTheWriter) {
+  CKPT_NEEDS_FAULTS();
   for (const char* point : {"store.file.write", "store.file.sync"}) {
     TypeParam world;
     auto leader = world.Actor();
@@ -372,6 +373,7 @@ TYPED_TEST_P(StoreConformance, AClaimWithoutItsListDecidesNothing) {
 }
 
 TYPED_TEST_P(StoreConformance, TheListArrivesWhileTheLookWaits) {
+  CKPT_NEEDS_FAULTS();
   auto old = this->Leader(1);
   const AttemptId id = Id(1, 10);
   ASSERT_OK(WriteAttempt(*old, id));

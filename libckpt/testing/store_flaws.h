@@ -50,6 +50,7 @@ class StoreFlaws : public ::testing::Test {
  protected:
   // Epoch 1 with A committed and B written, ready to commit.
   void SetUp() override {
+    CKPT_NEEDS_FAULTS();
     old_ = world_.Actor();
     ASSERT_OK(Claim(*old_).status());
     promises_.Told(a_, Save(*old_, a_));

@@ -117,6 +117,16 @@ inline Result<storage::EpochClaim> Claim(storage::Store& store, uint64_t at_leas
   return store.ClaimEpoch(Epoch(at_least), {}, {});
 }
 
+// Tests that plant faults or run something in the middle of something else skip, loudly, in a build
+// without fault points.
+#if defined(CKPT_FAULTS)
+#define CKPT_NEEDS_FAULTS() \
+  do {                      \
+  } while (0)
+#else
+#define CKPT_NEEDS_FAULTS() GTEST_SKIP() << "this build has no fault points (CKPT_FAULTS)"
+#endif
+
 #define ASSERT_OK(expr)                                                  \
   do {                                                                   \
     const ::ckpt::Status ckpt_test_status_ = (expr);                     \

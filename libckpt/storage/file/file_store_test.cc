@@ -115,6 +115,7 @@ TEST(FileStore, NoTemporaryFilesAreLeft) {
 }
 
 TEST(FileStore, AFullDiskSaysWhatIsNeededWhatIsFreeAndTheWayOut) {
+  CKPT_NEEDS_FAULTS();
   FastFileWorld world;
   auto store = world.Actor();
   ASSERT_OK(Claim(*store).status());

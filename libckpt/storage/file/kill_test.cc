@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "libckpt/storage/file/file_world.h"
+#include "libckpt/testing/seed.h"
 
 namespace ckpt::testing {
 namespace {
@@ -109,9 +110,7 @@ class Kill : public ::testing::Test {
 };
 
 TEST_F(Kill, AtRandomMomentsTheNewestAlwaysLoads) {
-  const uint32_t seed = ::testing::UnitTest::GetInstance()->random_seed() + ::getpid();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937 rng(seed);
+  std::mt19937_64 rng(TestSeed("the moments of the kills", static_cast<uint64_t>(::getpid())));
   constexpr int kKills = 220;
   int alive = 0;
   for (int i = 0; i < kKills; ++i) {
@@ -128,6 +127,7 @@ TEST_F(Kill, AtRandomMomentsTheNewestAlwaysLoads) {
 }
 
 TEST_F(Kill, AtEveryStepTheNewestAlwaysLoads) {
+  CKPT_NEEDS_FAULTS();
   int kills = 0;
   for (uint64_t nth = 1;; ++nth) {
     Child child([&](auto tell) {
@@ -148,7 +148,7 @@ TEST_F(Kill, AtEveryStepTheNewestAlwaysLoads) {
 // Both believe that they are the job. The older one is stopped by SIGSTOP at a random moment and
 // goes on after the newer one has claimed.
 TEST_F(Kill, TheOlderOfTwoNeverBecomesVisibleAgain) {
-  std::mt19937 rng(::getpid());
+  std::mt19937_64 rng(TestSeed("the moments of the stops", static_cast<uint64_t>(::getpid())));
   for (int round = 0; round < 25; ++round) {
     Child old([&](auto tell) { Train(world_, tell); });
     Told first;

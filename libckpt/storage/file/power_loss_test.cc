@@ -86,6 +86,7 @@ Outcome LosePowerAtEveryStep(ForgetfulFs::Bugs bugs, uint64_t seeds, uint64_t st
 }
 
 TEST(PowerLoss, NothingAcknowledgedIsLost) {
+  CKPT_NEEDS_FAULTS();
   const Outcome outcome = LosePowerAtEveryStep({}, 2, 1);
   EXPECT_GE(outcome.steps, 200u);
   for (const std::string& violation : outcome.violations) ADD_FAILURE() << violation;
@@ -94,9 +95,11 @@ TEST(PowerLoss, NothingAcknowledgedIsLost) {
 
 // The test of the test: a disk whose syncs do nothing is noticed.
 TEST(PowerLoss, ASkippedDirectorySyncIsNoticed) {
+  CKPT_NEEDS_FAULTS();
   EXPECT_FALSE(LosePowerAtEveryStep({.dir_sync_lies = true}, 2, 3).violations.empty());
 }
 TEST(PowerLoss, ASkippedFileSyncIsNoticed) {
+  CKPT_NEEDS_FAULTS();
   EXPECT_FALSE(LosePowerAtEveryStep({.file_sync_lies = true}, 2, 3).violations.empty());
 }
 
