@@ -11,7 +11,6 @@ int main() {
   std::minstd_rand random(1);
   double loss = 0.7;
   long step = 0;
-
   ckpt::State state;  // what makes up the training, bound by address
   state.Tensor("weights", weights.data(), {kFeatures});
   state.Value("step", &step).Value("loss", &loss).Blob("random", &random);
@@ -35,6 +34,7 @@ int main() {
     if (++step % 1000 == 0) std::printf("step %ld loss %a\n", step, loss);
     if (session.Step(step).stop()) return session.exit_code();
   }
+  std::printf("done: loss %a, first weight %a\n", loss, weights[0]);
   session.Finish();
   session.Close();
 }

@@ -190,6 +190,11 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
                     std::to_string(fds.size()) + " descriptors");
   CKPT_ASSIGN_OR_RETURN(const os::Memfd memory,
                         os::Memfd::FromFd(std::move(fds[0]), staging.bytes));
+  {  // sent again after a reconnect: it is mapped
+    MutexLock lock(mutex_);
+    const std::shared_ptr<Slot>& known = slots_[staging.slot];
+    if (known != nullptr && known->inode == memory.inode()) return OkStatus();
+  }
   auto slot = std::make_shared<Slot>();
   CKPT_ASSIGN_OR_RETURN(slot->memory, memory.Map({.writable = true, .populate = true}));
   CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
@@ -199,6 +204,7 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
     return FailedPrecondition("it was formatted for rank " + std::to_string(identity.rank.value()) +
                               " of job " + identity.job.ToString());
   slot->region = std::make_unique<engine::StagingRegion>(std::move(region));
+  slot->inode = memory.inode();
   MutexLock lock(mutex_);
   if (slot->region->layout().Hash() != layout_frame_.hash)
     return FailedPrecondition("it was formatted for another layout than the tracked one");
@@ -303,7 +309,8 @@ Status GangSession::DoTrack(const format::RankLayout& layout) {
 // ---- saves
 // ------------------------------------------------------------------------------------------
 
-// ckpt-run has sent the slot before it grants it or sets a cut, but a large one takes a while to map.
+// ckpt-run has sent the slot before it grants it or sets a cut, but a large one takes a while to
+// map.
 Result<std::shared_ptr<GangSession::Slot>> GangSession::SlotOf(const Grant& grant) {
   if (grant.slot >= kStagingSlotsMax)
     return DataLoss(Who() + ": there is no staging slot " + std::to_string(grant.slot));
@@ -671,8 +678,7 @@ Status GangSession::DoClose(const Deadline& deadline) {
   std::string left;
   for (const std::shared_ptr<Save>& save : UnendedSaves()) {
     // After STOP ckpt-run drains alone: the rank is to be gone.
-    if (stopped_ || save->Wait(Level::kShared, deadline).code() != Code::kDeadlineExceeded)
-      continue;
+    if (stopped_ || save->AwaitEnd(deadline)) continue;
     left += (left.empty() ? "" : ", ") + save->id().ToString();
   }
   if (!left.empty())

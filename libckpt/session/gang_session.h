@@ -53,6 +53,7 @@ class GangSession : public Session {
   struct Slot {
     os::Mapping memory;
     std::unique_ptr<engine::StagingRegion> region;
+    uint64_t inode = 0;
   };
   // Where a copy goes.
   struct Grant {

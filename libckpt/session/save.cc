@@ -56,6 +56,15 @@ Status Save::Wait(Level level, const Deadline& deadline) {
   }
 }
 
+bool Save::AwaitEnd(const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (error_.ok() && progress_.level != Level::kShared) {
+    if (deadline.Expired()) return false;
+    changed_.WaitUntil(mutex_, deadline);
+  }
+  return true;
+}
+
 Save::Progress Save::progress() const {
   MutexLock lock(mutex_);
   return progress_;

@@ -37,6 +37,8 @@ class Save {
 
   // kDeadlineExceeded: not there yet, the save goes on. Anything else is the save's own error.
   Status Wait(Level level, const Deadline& deadline);
+  // The same without hearing the error: whether it ended by the deadline.
+  bool AwaitEnd(const Deadline& deadline);
   Progress progress() const;
   // Failed or durable.
   bool ended() const;

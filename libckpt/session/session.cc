@@ -42,7 +42,7 @@ Deadline StoreDeadline(std::string_view name, uint64_t bytes) {
   return Deadline(name, std::chrono::minutes(2) + BytesTime(bytes, kStoreBytesPerSecond));
 }
 
-// One call at a time on the loop's side: two at once are a mistake that would corrupt counts.
+// One call at a time on the loop's side.
 class Session::CallGuard {
  public:
   explicit CallGuard(Session* session)
@@ -57,9 +57,9 @@ class Session::CallGuard {
   const bool mine_;
 };
 
-#define CKPT_ENTER(call)                                                                  \
-  CallGuard guard(this);                                                                  \
-  if (!guard.mine()) return Break("two threads called it at once, the second one " call); \
+#define CKPT_ENTER(call)                         \
+  CallGuard guard(this);                         \
+  if (!guard.mine()) return InAnotherCall(call); \
   CKPT_RETURN_IF_ERROR(Usable(call))
 
 Result<std::shared_ptr<Session>> Session::Open(Options options, Parts parts) {
@@ -101,6 +101,13 @@ Status Session::Break(const char* why) {
   return FailedPrecondition(Who() + ": the session is out of use: " + why);
 }
 
+// Turned away before it touches anything, so the session stays whole.
+Status Session::InAnotherCall(std::string_view call) const {
+  return FailedPrecondition(Who() + ": " + std::string(call) +
+                            " while another call is in progress; one thread at a time, and not "
+                            "from a callback");
+}
+
 Status Session::Usable(std::string_view call) {
   if (InForkedChild()) return Forked();
   if (closed_) return FailedPrecondition(Who() + ": " + std::string(call) + " after close");
@@ -131,7 +138,7 @@ Status Session::SlowStep(int64_t user_step, StepResult* out) {
     Raise(kUnusable);
   }
   if (SaveIsDue()) ScheduleNextSave();
-  if (status.ok() && out->kind != RequestKind::kStop && TakeAttention(kFailure))
+  if (status.ok() && out->kind == RequestKind::kNone && TakeAttention(kFailure))
     status = TakeBackgroundFailure();
   return status;
 }
@@ -170,6 +177,7 @@ Status Session::WaitSave(Save* save, Level level, const Deadline& deadline) {
 Result<std::unique_ptr<Reader>> Session::OpenReader(const std::string& selector) {
   CKPT_ENTER("reader_open");
   page()->phase.store(static_cast<uint32_t>(wire::RankPhase::kRestoring));
+  Raise(kFirstStep);
   return DoOpenReader(selector);
 }
 

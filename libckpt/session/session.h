@@ -131,7 +131,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  protected:
   enum Attention : uint32_t {
-    kFirstStep = 1,
+    kFirstStep = 1,  // the phase is to become RUNNING
     kSignal = 2,
     kFailure = 4,  // a background save failed
     kPage = 8,     // a new control page is to be adopted
@@ -207,6 +207,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   class CallGuard;
   Status Usable(std::string_view call);
+  Status InAnotherCall(std::string_view call) const;
   Status Forked() const;
   Status SlowStep(int64_t user_step, StepResult* out);
   std::vector<std::shared_ptr<Save>> Recent(bool ended_too) const;

@@ -508,7 +508,7 @@ Status Standalone::WaitSave(Save* save, Level level, const Deadline& deadline) {
                           Exchange(Point::kWait, false, deadline.Expired()));
     if (save->progress().level >= level || save->ended() || gathered.expired)
       return save->Wait(level, Deadline("a save that all ranks gave up waiting for", Nanos(0)));
-    save->Wait(Level::kShared, Deadline("an exchange", kExchangePause)).IgnoreError();
+    save->AwaitEnd(Deadline("an exchange", kExchangePause));
   }
 }
 
@@ -565,10 +565,7 @@ Result<std::shared_ptr<Save>> Standalone::SaveForStop(int64_t user_step, const D
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,
                           Exchange(Point::kStop, false, deadline.Expired()));
     if (gathered.expired) return deadline.Exceeded();
-    if (!open_.empty())
-      open_.front()
-          ->save->Wait(Level::kShared, Deadline("an exchange", kExchangePause))
-          .IgnoreError();
+    if (!open_.empty()) open_.front()->save->AwaitEnd(Deadline("an exchange", kExchangePause));
   }
   return DoBeginSave(request);
 }
@@ -614,7 +611,7 @@ Status Standalone::DoClose(const Deadline& deadline) {
 
 Status Standalone::CloseAlone(const Deadline& deadline) {
   for (const std::shared_ptr<OpenSave>& open : open_)
-    open->save->Wait(Level::kShared, deadline).IgnoreError();  // failures are collected below
+    open->save->AwaitEnd(deadline);  // failures are collected below
   return OkStatus();
 }
 
@@ -624,9 +621,7 @@ Status Standalone::CloseTogether(const Deadline& deadline) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,
                           Exchange(Point::kClose, false, deadline.Expired()));
     if (open_.empty() || gathered.expired) return OkStatus();
-    open_.front()
-        ->save->Wait(Level::kShared, Deadline("an exchange", kExchangePause))
-        .IgnoreError();
+    open_.front()->save->AwaitEnd(Deadline("an exchange", kExchangePause));
   }
 }
 
