@@ -249,6 +249,11 @@ void Leader::Impl::Tell(OpPhase phase, Status status, std::vector<uint32_t> miss
   }
 }
 
+void Leader::Impl::On(const SlotsKnown& event) {
+  config_.slots = event.slots <= 1 ? 1 : 2;
+  SlotsChanged();
+}
+
 void Leader::Impl::On(const MemberJoined& event) {
   const auto it = members_.find(event.member);
   if (it == members_.end()) return;

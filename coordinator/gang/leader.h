@@ -122,15 +122,15 @@ struct AbortAttempt {
 };
 
 enum class OpPhase : uint8_t {
-  kQueued = 0,       // waits for an open save, or for a slot
-  kNotified = 1,     // asking, proposing
-  kQuiesced = 2,     // barrier 1
-  kStaged = 3,       // barrier 2: staged(gang)
+  kQueued = 0,    // waits for an open save, or for a slot; with a `status`: is tried again, and why
+  kNotified = 1,  // asking, proposing
+  kQuiesced = 2,  // barrier 1
+  kStaged = 3,    // barrier 2: staged(gang)
   kCommsDown = 4,    // all communicators are down, the DRAINING mark is set
   kReleasing = 5,    // barrier 3 is stored: the point of no return
   kReleased = 6,     // measured: no process of the gang is left
   kDurable = 7,      // the generation is committed in the store
-  kRolledBack = 8,   // runs on; `status` says why
+  kRolledBack = 8,   // final: runs on; `status` says why
   kEnded = 9,        // the gang ended without a release: crash, kill, roll forward
   kRefused = 10,     // nothing was stopped; `status` says why
   kNotDurable = 12,  // the drain failed, `status` says why; the copy stays in RAM

@@ -93,8 +93,7 @@ void Leader::Impl::GoBack(Status why) {
   r_.op_rebuild = rebuild ? ++r_.rebuild : 0;
   r_.back_code = why.code();
   r_.back_text = why.message();
-  const std::vector<uint32_t> missing = MissingRanks();
-  Tell(OpPhase::kRolledBack, std::move(why), missing);
+  back_missing_ = MissingRanks();
   Decide(Decision::kBack, rebuild ? now_ + config_.rebuild_ns : kNever);
 }
 
@@ -119,9 +118,10 @@ void Leader::Impl::BackDone() {
   if (TriesAgain()) {
     r_.cut_deadline_ns = kNever;
     wait_until_ns_ = now_ + config_.retry_ns;
-    return TryStart();
+    for (Command& command : std::exchange(r_.queued, {})) r_.commands.push_back(std::move(command));
+    return Tell(OpPhase::kQueued, why, std::exchange(back_missing_, {}));
   }
-  FinishOperation(OpPhase::kRolledBack, why);
+  FinishOperation(OpPhase::kRolledBack, why, std::exchange(back_missing_, {}));
 }
 
 const LeaderGeneration* Leader::Impl::Standing() const {

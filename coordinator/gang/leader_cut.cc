@@ -192,7 +192,7 @@ void Leader::Impl::WithdrawRound(OpPhase phase, Status status, std::vector<uint3
   SetStage(Stage::kWaiting, Bounded(now_ + config_.save_ns));
   Broadcast();
   if (!again) return FinishOperation(phase, std::move(status), std::move(missing));
-  Tell(OpPhase::kRolledBack, std::move(status), std::move(missing));
+  Tell(OpPhase::kQueued, std::move(status), std::move(missing));
   r_.cut_deadline_ns = kNever;
   wait_until_ns_ = now_ + config_.retry_ns;
 }

@@ -119,7 +119,7 @@ class Leader::Impl {
 
   // leader.cc: events, members, sending
   void On(const Command& event);
-  void On(const SlotsKnown& event) { config_.slots = event.slots <= 1 ? 1 : 2; }
+  void On(const SlotsKnown& event);
   void On(const gang::Withdraw& event);
   void On(const MemberJoined& event);
   void On(const MemberLost& event);
@@ -227,11 +227,12 @@ class Leader::Impl {
   int64_t sent_ns_ = 0;  // when the present stage's message was last sent
   int64_t asked_ns_ = 0;
   int64_t rtt_ns_ = 0, step_ns_ = 0;
-  uint32_t lead_ = 0;           // boundaries beyond max + 1; grows with each raise
-  int64_t wait_until_ns_ = 0;   // kWaiting: not before this
-  int64_t drain_until_ns_ = 0;  // one slot: until then a stop waits for the drain
-  uint32_t supersede_ = 0;      // generation that gives its slot to the open stop
-  MemberId asker_ = 0;          // who asked for the save that is being answered
+  uint32_t lead_ = 0;                   // boundaries beyond max + 1; grows with each raise
+  std::vector<uint32_t> back_missing_;  // whom the barrier that failed waited for
+  int64_t wait_until_ns_ = 0;           // kWaiting: not before this
+  int64_t drain_until_ns_ = 0;          // one slot: until then a stop waits for the drain
+  uint32_t supersede_ = 0;              // generation that gives its slot to the open stop
+  MemberId asker_ = 0;                  // who asked for the save that is being answered
   std::set<uint32_t> finished_ranks_, exited_ranks_;
   std::map<uint32_t, WaitingSave> waiting_saves_;
 };

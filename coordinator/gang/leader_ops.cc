@@ -69,6 +69,11 @@ void Leader::Impl::On(const Command& command) {
     return RefuseCommand(
         command, ResourceExhausted(OpenStop() ? "a suspend is under way" : "a save is under way"));
   }
+  const bool going_back = r_.decision == Decision::kBack || r_.decision == Decision::kUp;
+  if (OpenStop() && going_back) {  // once all run again
+    r_.queued.push_back(command);
+    return Store();
+  }
   if (OpenStop()) {  // merged: the earliest deadline counts, also for the stage that is open
     r_.commands.push_back(command);
     if (r_.decision < Decision::kBack) r_.deadline_ns = Bounded(r_.deadline_ns);

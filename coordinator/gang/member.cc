@@ -185,7 +185,7 @@ void Member::Impl::On(const RankSealed& event) {
 void Member::Impl::On(const RankStageFailed& event) {
   RankState* state = Find(event.rank);
   if (state == nullptr) return;
-  if (state->filling == event.generation) state->filling = 0;
+  state->filling.erase(event.generation);
   const auto it = generations_.find(event.generation);
   if (it == generations_.end() || it->second.attempt != event.attempt) return;
   const Status why = Status(event.status).Annotate("rank " + std::to_string(event.rank.value()));
@@ -207,6 +207,7 @@ void Member::Impl::On(const RankFinished& event) {
   RankState* state = Find(event.rank);
   if (state == nullptr || state->finished) return;
   state->finished = true;
+  state->filling.clear();
   Msg fact{.fact = FactKind::kFinished};
   fact.rank = event.rank.value();
   AddFact(std::move(fact));
@@ -217,7 +218,7 @@ void Member::Impl::On(const RankExited& event) {
   RankState* state = Find(event.rank);
   if (state == nullptr || state->exited) return;
   state->exited = true;
-  state->filling = 0;
+  state->filling.clear();
   state->wants_save = false;
   Msg fact{.fact = FactKind::kExited};
   fact.rank = event.rank.value();

@@ -37,7 +37,7 @@ void Member::Impl::OnStage(const Msg& msg) {
   EachRank([&](Rank rank, RankState& state) {
     pages_->StoreOrder(rank, order);
     if (StageRank(rank)) {
-      state.filling = generation_;
+      state.filling.insert(generation_);
       state.comms_down = state.comms_up = false;
       return;
     }

@@ -127,8 +127,10 @@ void Member::Impl::OnCommit(const Msg& msg) {
     entry.slot = slot_;
     entry.is_save = true;
   }
-  EachRank([&](Rank rank, RankState&) {
+  EachRank([&](Rank rank, RankState& state) {
+    if (kind_ == Kind::kSave) state.filling.insert(generation_);  // it stages by itself
     if (CommitRank(rank)) return;
+    state.filling.erase(generation_);
     phase_ = Phase::kRefused;
     why_ = DeadlineExceeded(RankName(rank) + " stopped waiting before the cut was committed");
   });
@@ -150,13 +152,14 @@ bool Member::Impl::CommitRank(Rank rank) {
 
 // PROPOSED, COMMITTED, REFUSED → IDLE; what is staging goes on.
 void Member::Impl::VoidCut() {
-  EachRank([&](Rank rank, RankState&) {
+  EachRank([&](Rank rank, RankState& state) {
     for (;;) {
       const Word word = pages_->Load(rank);
       const bool open =
           IsProposed(word.state) || IsCommitted(word.state) || word.state == WordState::kRefused;
       if (!open) return;
       if (!pages_->Cas(rank, word, Word{word.boundary, word.cut, WordState::kIdle})) continue;
+      if (kind_ == Kind::kSave) state.filling.erase(generation_);  // it will not stage it
       pages_->Wake(rank);
       return;
     }

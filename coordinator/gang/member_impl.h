@@ -43,8 +43,8 @@ class Member::Impl {
   };
   struct RankState {
     bool finished = false, exited = false;
-    uint32_t filling = 0;  // generation that it was told to stage and has not ended; 0 none
-    uint32_t sealed = 0;   // newest generation that it sealed
+    std::set<uint32_t> filling;  // generations that it was told to stage and has not ended
+    uint32_t sealed = 0;         // newest generation that it sealed
     int64_t step = 0;
     bool comms_down = false, comms_up = false;
     bool wants_save = false;

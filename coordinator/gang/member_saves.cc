@@ -88,7 +88,7 @@ void Member::Impl::AnswerRank(Rank rank, RankState* state, const Answer& answer)
         RefuseSave{rank, boundary, Aborted("this save was dropped: another rank failed")});
     return;
   }
-  state->filling = answer.generation;
+  state->filling.insert(answer.generation);
   out_.push_back(GrantSave{rank, boundary, answer.generation, answer.slot, answer.attempt});
 }
 
@@ -109,7 +109,7 @@ void Member::Impl::RefuseOverdueSaves() {
 }
 
 void Member::Impl::NoteSealed(Rank rank, RankState* state, const RankSealed& event) {
-  if (state->filling == event.generation) state->filling = 0;
+  state->filling.erase(event.generation);
   const auto it = generations_.find(event.generation);
   if (it == generations_.end() || it->second.attempt != event.attempt) return;
   Generation& entry = it->second;
@@ -183,15 +183,8 @@ void Member::Impl::On(const ShardsWritten& event) {
 // Whether a rank still fills this generation's slot or a writer reads it.
 bool Member::Impl::Touched(uint32_t generation, const Generation& entry) {
   if (entry.writing && !config_.mutations.free_draining) return true;
-  bool touched = false;
-  EachRank([&](Rank rank, const RankState& state) {
-    if (state.exited) return;
-    const bool at_cut = generation == generation_ && kind_ == Kind::kSave &&
-                        state.sealed != generation &&
-                        pages_->Load(rank).state == WordState::kStaging;
-    touched = touched || state.filling == generation || at_cut;
-  });
-  return touched;
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [&](const RankState& state) { return state.filling.contains(generation); });
 }
 
 void Member::Impl::OnDrop(const Msg& msg) {

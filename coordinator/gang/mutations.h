@@ -19,6 +19,7 @@ struct Mutations {
   CKPT_MUTATION(back_after_crash);   // a dead rank after barrier 2 rolls back (G8)
   CKPT_MUTATION(rebuild_waits);      // a rebuild that misses its deadline goes on waiting (G8)
   CKPT_MUTATION(free_draining);      // a slot is reused while its writers run (G2)
+  CKPT_MUTATION(forget_filling);     // a slot is called free while a rank fills it
   CKPT_MUTATION(save_supersedes);    // a periodic save throws a drain away (G9)
   CKPT_MUTATION(cancel_early);       // one slot: the older save is cancelled before barrier 1 (G3)
   CKPT_MUTATION(tell_before_store);  // outcomes are told before they are stored

@@ -139,6 +139,20 @@ void World::CheckAborted(const AbortAttempt& action) {
   }
 }
 
+void World::CheckFreed(uint32_t member, const FreeSlot& action) {
+  for (const SimRank& rank : ranks_) {
+    if (rank.member != member) continue;
+    const bool fills = rank.pc == Pc::kCapture && rank.capture_generation == action.generation;
+    const SlotState& slot = rank.slots[action.slot];
+    const bool read = slot.generation == action.generation && slot.readers != 0;
+    if (!fills && !read) continue;
+    return Fail("refilled", "slot " + std::to_string(action.slot) + " is free, but rank " +
+                                std::to_string(rank.index) +
+                                (fills ? " still fills" : "'s writer reads") + " generation " +
+                                std::to_string(action.generation));
+  }
+}
+
 void World::CheckCommit(const CommitAttempt& action) {
   for (const SimRank& rank : ranks_) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -189,7 +203,7 @@ void World::NoteReport(const Report& report) {
   const bool stop = report.request == Request::kSuspend;
   switch (report.phase) {
     case OpPhase::kQueued:
-      if (stop) ++stop_open_;
+      if (stop && report.status.ok()) ++stop_open_;
       break;
     case OpPhase::kStaged:
       complete_.insert(report.generation);

@@ -18,8 +18,8 @@
 //   stored-first       nothing is told that is not stored
 //   restorable         the newest complete generation can be restored at every moment
 //   torn-checkpoint    a committed checkpoint holds one boundary only
-//   refilled           no slot is filled while a writer reads it
-//   thrown-away        only a stop gives up a drain, and with one slot only after barrier 1
+//   refilled           no slot is filled, or called free, while a rank fills it or a writer reads
+//   it thrown-away        only a stop gives up a drain, and with one slot only after barrier 1
 //   same-answer        one answer for all ranks that ask for a save at one boundary
 //   crash-forward      a dead rank never leads to a roll back
 //   dead-end           in the end all ranks run, or have finished, or are gone

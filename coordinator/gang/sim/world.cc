@@ -380,6 +380,8 @@ void World::DoMember(uint32_t member, const MemberAction& action) {
     ToRank(refuse->rank.value(), [this](SimRank& rank) {
       if (rank.pc == Pc::kAsksSave) RunOn(rank);
     });
+  } else if (const auto* free = std::get_if<FreeSlot>(&action)) {
+    CheckFreed(member, *free);
   } else if (const auto* kill = std::get_if<KillRanks>(&action)) {
     Say("member ", member, " kills its ranks: ", kill->why);
     for (SimRank& rank : ranks_) {

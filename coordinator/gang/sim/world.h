@@ -195,6 +195,7 @@ class World : public Pages {
   void CheckStaged(uint32_t generation);
   void CheckAborted(const AbortAttempt& action);
   void CheckCommit(const CommitAttempt& action);
+  void CheckFreed(uint32_t member, const FreeSlot& action);
   void CheckEnd();
   void NoteCapture(const SimRank& rank, uint32_t attempt);
   void NoteGrant(const GrantSave& grant);
