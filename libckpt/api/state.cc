@@ -85,6 +85,14 @@ ckpt_error_t* ckpt_state_add_tensor(ckpt_state_t* state, const ckpt_tensor_desc_
   });
 }
 
+ckpt_error_t* ckpt_state_move_tensor(ckpt_state_t* state, const char* name, void* data) {
+  return Guarded([&]() -> Status {
+    if (state == nullptr) return NullArgument("ckpt_state_move_tensor", "state");
+    if (name == nullptr) return NullArgument("ckpt_state_move_tensor", "name");
+    return state->state->MoveTensor(name, data);
+  });
+}
+
 ckpt_error_t* ckpt_state_add_value(ckpt_state_t* state, const char* name, ckpt_scope_t scope,
                                    const char* json) {
   return Guarded([&]() -> Status {

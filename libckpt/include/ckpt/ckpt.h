@@ -112,6 +112,9 @@ typedef struct ckpt_tensor_desc_t {
 
 CKPT_API ckpt_error_t* ckpt_state_create(ckpt_state_t** out_state);
 CKPT_API ckpt_error_t* ckpt_state_add_tensor(ckpt_state_t* state, const ckpt_tensor_desc_t* desc);
+/* The tensor lies at `data` now, with the shape and strides it was added with (an allocator moved it, a framework replaced
+ * it). Allowed inside before_stage, and not while an overlapped save is being copied. */
+CKPT_API ckpt_error_t* ckpt_state_move_tensor(ckpt_state_t* state, const char* name, void* data);
 /* Sets (or replaces) a value: canonical JSON text of the value tree in docs/format/v1.md; a plain number, string or
  * boolean is its own JSON. */
 CKPT_API ckpt_error_t* ckpt_state_add_value(ckpt_state_t* state, const char* name, ckpt_scope_t scope, const char* json);

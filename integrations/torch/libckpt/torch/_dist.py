@@ -1,0 +1,68 @@
+"""The ranks among themselves: a gloo group of our own, so that nothing of ours meets the training's collectives."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+def initialized() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def rank_and_world() -> Tuple[int, int]:
+    """From torch.distributed if it is up, else from the launcher's environment."""
+    if initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Group:
+    """All ranks. Its collectives run on the loop's thread, at the same points on every rank."""
+
+    def __init__(self) -> None:
+        self._group: Any = torch.distributed.new_group(backend="gloo", timeout=_TIMEOUT)
+        self.size = torch.distributed.get_world_size()
+
+    def allgather(self, data: bytes, deadline_ns: int = 0) -> bytes:
+        if not data:
+            return b""
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        everyone = torch.empty(self.size * len(data), dtype=torch.uint8)
+        parts: List[torch.Tensor] = list(everyone.chunk(self.size))
+        torch.distributed.all_gather(parts, mine, group=self._group)
+        return _bytes(everyone)
+
+    def any(self, mine: bool) -> bool:
+        return any(self.allgather(b"\1" if mine else b"\0"))
+
+    def gather_lines(self, line: bytes) -> List[bytes]:
+        """Bytes of any length from every rank."""
+        sizes = self.allgather(len(line).to_bytes(8, "little"))
+        lengths = [int.from_bytes(sizes[i : i + 8], "little") for i in range(0, len(sizes), 8)]
+        room = max(lengths)
+        if room == 0:
+            return [b""] * self.size
+        packed = self.allgather(line.ljust(room, b"\0"))
+        return [packed[i * room : i * room + lengths[i]] for i in range(self.size)]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    import ctypes
+
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
+
+
+def make_group(world: int) -> Optional[Group]:
+    return Group() if world > 1 and initialized() else None
+
+
+def leave() -> None:
+    """Takes the process groups down; the process ends after this."""
+    if initialized():
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,184 @@
+"""Where a data loader is, so that the next batch after a resume is the one that would have come.
+
+A loader with state_dict() (torchdata's StatefulDataLoader, or one's own) says it itself. A plain DataLoader is followed:
+its iterator is counted, and the random state in which an epoch began is kept, so that a resume begins that epoch again,
+in the same order, and skips what was consumed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from .._errors import Error
+from . import _rng, _trees
+from ._parts import Part, Source, Value, World
+
+
+def _generators(loader: Any) -> List[torch.Generator]:
+    """Those that belong to the loader and its samplers, in a fixed order."""
+    found: List[torch.Generator] = []
+    owners = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    owners.append(getattr(owners[2], "sampler", None))
+    for owner in owners:
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator) and all(generator is not other for other in found):
+            found.append(generator)
+    return found
+
+
+class _Position:
+    """How far the epoch that is being iterated is."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+        self.batches = 0  # handed out in this epoch
+        self.epochs = 0  # begun so far
+        self.start: Optional[Dict[str, Any]] = None  # random state in which it began
+        self.ended = False  # to its last batch
+        self.resumed = False  # the next iteration goes on in this epoch
+
+    def random_state(self) -> Dict[str, Any]:
+        own = [_trees.tensor_bytes(g.get_state()) for g in _generators(self.loader)]
+        return {"global": _rng.capture(), "own": own}
+
+    def set_random_state(self, state: Dict[str, Any]) -> None:
+        _rng.apply(state["global"])
+        for generator, kept in zip(_generators(self.loader), state["own"]):
+            generator.set_state(torch.frombuffer(bytearray(kept), dtype=torch.uint8))
+
+    def iterate(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        if self.resumed:
+            inner = self._again(begin)
+        else:
+            self.start = self.random_state()
+            self.epochs += 1
+            self.batches = 0
+            inner = begin()
+        self.ended = False
+        return _Counted(inner, self)
+
+    def _again(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The epoch of before the resume: begun as then, skipped to where it was."""
+        now = self.random_state()
+        assert self.start is not None
+        self.set_random_state(self.start)
+        inner = begin()
+        _advance(inner, self.batches, self.loader)
+        self.resumed = False
+        self.set_random_state(now)
+        return inner
+
+
+class _Counted:
+    """The loader's own iterator, counted."""
+
+    def __init__(self, inner: Iterator[Any], position: _Position) -> None:
+        self._inner = inner
+        self._position = position
+
+    def __iter__(self) -> "_Counted":
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._position.ended = True
+            raise
+        self._position.batches += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _advance(inner: Iterator[Any], batches: int, loader: DataLoader) -> None:
+    """Past what was consumed. Without workers and with a map-style dataset nobody has drawn anything but indices, so
+    nothing is read; else the batches are made again, which leaves workers in the state they had."""
+    cheap = loader.num_workers == 0 and not isinstance(loader.dataset, IterableDataset)
+    indices = getattr(inner, "_sampler_iter", None) if cheap else None
+    for _ in range(batches):
+        if indices is None:
+            next(inner)
+        else:
+            next(indices)
+            inner._num_yielded += 1  # type: ignore[attr-defined]
+
+
+def follow(loader: DataLoader) -> _Position:
+    """Counts what `loader` hands out from now on. The instance gets a class of its own for that; everything else about
+    it stays what it was."""
+    position = getattr(loader, "_libckpt_position", None)
+    if position is not None:
+        return position
+    position = _Position(loader)
+    base = type(loader)
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        return self._libckpt_position.iterate(lambda: base.__iter__(self))
+
+    followed = type(base.__name__, (base,), {"__iter__": __iter__, "__module__": base.__module__})
+    loader.__class__ = followed
+    object.__setattr__(loader, "_libckpt_position", position)
+    return position
+
+
+class LoaderPart(Part):
+    """Of this rank. Under another number of ranks the position is kept in samples."""
+
+    prefix = "loader"
+
+    def __init__(self, loader: DataLoader, world: World) -> None:
+        self.loader = loader
+        self.world = world
+        self.position = follow(loader)
+
+    def values(self) -> Iterator[Value]:
+        at = self.position
+        yield "loader", True, {
+            "batches": at.batches,
+            "ended": at.ended,
+            "epochs": at.epochs,
+            "start": at.start,
+            "now": [_trees.tensor_bytes(g.get_state()) for g in _generators(self.loader)],
+            "batch": self.loader.batch_size,
+            "world": self.world.size,
+            "sampler_epoch": getattr(self.loader.sampler, "epoch", None),
+        }, "loader"
+
+    def restore(self, source: Source) -> None:
+        kept = source.blob("loader")
+        if kept is None:
+            raise Error("the checkpoint has no loader", "NOT_FOUND")
+        at = self.position
+        at.epochs, at.ended, at.start = kept["epochs"], kept["ended"], kept["start"]
+        at.batches = self._batches(kept)
+        at.resumed = at.start is not None and not at.ended
+        for generator, state in zip(_generators(self.loader), kept["now"]):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        if kept["sampler_epoch"] is not None and hasattr(self.loader.sampler, "epoch"):
+            self.loader.sampler.epoch = kept["sampler_epoch"]
+
+    def _batches(self, kept: Dict[str, Any]) -> int:
+        if kept["world"] == self.world.size and kept["batch"] == self.loader.batch_size:
+            return int(kept["batches"])
+        if not kept["batch"] or not self.loader.batch_size:
+            raise Error("loader: a position in batches of unknown size cannot be carried to another number of ranks",
+                        "FAILED_PRECONDITION")
+        samples = kept["batches"] * kept["batch"] * kept["world"]
+        each = self.loader.batch_size * self.world.size
+        if samples % each:
+            raise Error(
+                f"loader: {samples} samples were consumed ({kept['batches']} batches of {kept['batch']} on {kept['world']} "
+                f"ranks), which is no whole number of batches of {self.loader.batch_size} on {self.world.size} ranks; "
+                "choose a batch size so that it is",
+                "FAILED_PRECONDITION",
+            )
+        return samples // each
+

@@ -1,0 +1,77 @@
+"""A training that is suspended, killed and moved is the training that was not: every line of its log is the same."""
+
+import random
+import signal
+import time
+
+import pytest
+
+STEPS = 20
+
+
+def lines(folder, name, rank=0):
+    """The log by step. A step that was taken twice (after a kill) must have been the same both times."""
+    found = {}
+    for line in (folder / f"{name}.{rank}").read_text().splitlines():
+        step, rest = line.split("|", 1)
+        if rest.count("|") == 7:  # a killed process may leave half a line
+            assert found.setdefault(int(step), rest) == rest, f"step {step} went differently the second time"
+    return found
+
+
+def straight(launch, world, *options):
+    assert launch.run(world, "--path", "none", "--log", "straight", "--without", "--steps", STEPS, *options) == [0] * world
+    return [lines(launch.folder, "straight", rank) for rank in range(world)]
+
+
+def suspended(launch, world, stops, *options, path="store", log="split"):
+    for stop in stops:
+        rank = random.randrange(world)
+        codes = launch.run(world, "--path", path, "--log", log, "--steps", STEPS, "--stop-at", stop, "--stop-rank", rank, *options)
+        assert codes == [75] * world, f"stop at {stop}"
+    assert launch.run(world, "--path", path, "--log", log, "--steps", STEPS, *options) == [0] * world
+
+
+@pytest.mark.parametrize("optim", ["adamw", "sgd", "adagrad"])
+def test_suspended_at_random_steps(launch, optim):
+    expected = straight(launch, 1, "--optim", optim)
+    suspended(launch, 1, sorted(random.sample(range(1, STEPS), 3)), "--optim", optim)
+    assert lines(launch.folder, "split") == expected[0]
+
+
+def test_with_loader_workers(launch):
+    expected = straight(launch, 1, "--workers", 2)
+    suspended(launch, 1, [4, 15, 16], "--workers", 2)
+    assert lines(launch.folder, "split") == expected[0]
+
+
+def test_killed_at_random_moments(launch):
+    expected = straight(launch, 1)
+    for _ in range(8):
+        ranks = launch.start(1, "--path", "store", "--log", "split", "--steps", STEPS, "--save-every", 2)
+        deadline = time.monotonic() + 60
+        begun = len(lines(launch.folder, "split")) if (launch.folder / "split.0").exists() else 0
+        wanted = begun + random.randrange(1, 6)
+        while time.monotonic() < deadline and ranks[0][0].poll() is None:
+            if (launch.folder / "split.0").exists() and len(lines(launch.folder, "split")) >= min(wanted, STEPS):
+                break
+            time.sleep(0.002)
+        ranks[0][0].send_signal(signal.SIGKILL)
+        ranks[0][0].wait()
+    assert launch.run(1, "--path", "store", "--log", "split", "--steps", STEPS, "--save-every", 2) == [0]
+    assert lines(launch.folder, "split") == expected[0]
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_two_ranks(launch, mode):
+    expected = straight(launch, 2, "--mode", mode)
+    suspended(launch, 2, sorted(random.sample(range(1, STEPS), 2)), "--mode", mode)
+    for rank in range(2):
+        assert lines(launch.folder, "split", rank) == expected[rank]
+
+
+def test_libckpt_changes_nothing(launch):
+    """Being tracked draws no random number and moves no tensor."""
+    expected = straight(launch, 1)
+    assert launch.run(1, "--path", "store", "--log", "tracked", "--steps", STEPS, "--save-every", 3) == [0]
+    assert lines(launch.folder, "tracked") == expected[0]

@@ -1,0 +1,144 @@
+"""One rank of a training whose every step is written down before it is taken: the batch, the random states, the weights and
+the optimizer as digests, then the loss. Two trainings are the same if their lines are."""
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import libckpt.torch as ckpt
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 24)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(24, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 24)) for _ in range(2)
+        )
+        self.unused = nn.Linear(3, 3)  # never gets a gradient
+        self.frozen = nn.Linear(24, 24)
+        self.head = nn.Linear(24, 50, bias=False)
+        self.head.weight = self.embed.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        h = self.embed(x).mean(1)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(h + self.frozen(h))
+
+
+def full(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def digest(tensors) -> str:
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(full(tensor.detach()).contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return total.hexdigest()[:16]
+
+
+def random_digest() -> str:
+    parts = [repr(random.getstate()), torch.get_rng_state().numpy().tobytes().hex(), repr(numpy.random.get_state())]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+
+
+def optimizer_tensors(model, optimizer):
+    for parameter in model.parameters():
+        for key in sorted(optimizer.state.get(parameter, {})):
+            value = optimizer.state[parameter][key]
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def build(args, rank, world):
+    torch.manual_seed(7)
+    model = Net()
+    if args.mode == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    if args.mode == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    make = {"adamw": lambda p: torch.optim.AdamW(p, lr=0.01), "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+            "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01)}[args.optim]
+    optimizer = make([p for p in model.parameters() if p.requires_grad])
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=200, cycle_momentum=False)
+    data = torch.Generator().manual_seed(3)
+    dataset = TensorDataset(torch.randint(0, 50, (120, 6), generator=data), torch.randint(0, 50, (120,), generator=data))
+    sampler = DistributedSampler(dataset, world, rank, seed=5) if world > 1 else None
+    loader = DataLoader(dataset, batch_size=8, shuffle=sampler is None, sampler=sampler, num_workers=args.workers)
+    return model, optimizer, scheduler, loader
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--path", required=True)
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--mode", default="plain")
+    parser.add_argument("--optim", default="adamw")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--save-every", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--stop-at", type=int, default=-1)
+    parser.add_argument("--stop-rank", type=int, default=0)
+    parser.add_argument("--without", action="store_true", help="the same training without libckpt")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if args.mode != "plain":
+        torch.distributed.init_process_group("gloo")
+    model, optimizer, scheduler, loader = build(args, rank, world)
+    random.seed(rank), numpy.random.seed(rank), torch.manual_seed(100 + rank)
+    state = {"epoch": 0, "seen": 0, "best": float("inf"), "trace": ()}
+    run = None
+    if not args.without:
+        run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=state,
+                        save_every=args.save_every)
+    step = run.global_step if run else 0
+    with open(f"{args.log}.{rank}", "a") as log:
+        while step < args.steps:
+            if world > 1:
+                loader.sampler.set_epoch(state["epoch"])
+            for x, y in loader:
+                line = [step, digest([x, y]), random_digest(), digest(model.parameters()), digest(model.buffers()),
+                        digest(optimizer_tensors(model, optimizer)), scheduler.get_last_lr()[0].hex(), repr(state)]
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                scheduler.step()
+                random.random(), numpy.random.rand()
+                step += 1
+                state["seen"] += len(x)
+                state["trace"] = (*state["trace"][-2:], step)
+                print(*line, loss.item().hex(), sep="|", file=log, flush=True)
+                if step == args.stop_at and rank == args.stop_rank:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if run:
+                    run.step(loss=loss)
+                if step >= args.steps:
+                    break
+            else:
+                state["epoch"] += 1
+    if run:
+        run.finish()
+    if args.mode != "plain":
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
