@@ -113,6 +113,7 @@ class Agent {
   bool OnFrame(RunServer::ConnectionId id, pid_t peer, wire::Incoming<wire::AgentFrame> incoming);
   bool OnAttach(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach,
                 std::vector<os::UniqueFd> fds);
+  LocalJob* WhoIs(pid_t peer, const wire::Attach& attach);
   bool Introduce(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach);
   bool Keep(LocalJob* job, const wire::AttachedFd& attached, os::UniqueFd fd);
   bool OnReport(LocalJob* job, const wire::Report& report);

@@ -40,29 +40,40 @@ bool Agent::OnFrame(RunServer::ConnectionId id, pid_t peer,
 bool Agent::OnAttach(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach,
                      std::vector<os::UniqueFd> fds) {
   if (!connections_.contains(id) && !Introduce(id, peer, attach)) return false;
-  const JobKey key = connections_.at(id);
+  const JobKey& key = connections_.at(id);
   LocalJob* job = FindJob(key.first, key.second);
-  if (job == nullptr || key != JobKey{attach.job, attach.epoch}) return false;
+  if (job == nullptr || key.first != attach.job) return false;
   for (size_t i = 0; i < fds.size(); ++i) {
     if (!Keep(job, attach.fds[i], std::move(fds[i]))) return false;
   }
   return true;
 }
 
-bool Agent::Introduce(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach) {
-  const JobKey key{attach.job, attach.epoch};
+// The process that was started for the launch is known by its number, which is its own as long as
+// its pidfd is held. Another one (behind a wrapper, or started by an agent that could not write the
+// number down) needs the launch's token.
+Agent::LocalJob* Agent::WhoIs(pid_t peer, const wire::Attach& attach) {
+  for (auto& [key, job] : jobs_) {
+    if (job.run.valid() && job.run.pid() == peer && key.first == attach.job) return &job;
+  }
   LocalJob* job = FindJob(attach.job, attach.epoch);
-  if (job == nullptr || job->launch.token() != attach.token || job->ended) {
-    LogWarning("a ckpt-run that says it is of " + Name(key) + " is refused: " +
-               (job == nullptr ? "no such launch"
-                : job->ended   ? "it has ended"
-                               : "wrong token"));
+  const bool named = job != nullptr && !job->ended && !job->launch.token().empty() &&
+                     job->launch.token() == attach.token;
+  return named ? job : nullptr;
+}
+
+bool Agent::Introduce(RunServer::ConnectionId id, pid_t peer, const wire::Attach& attach) {
+  LocalJob* job = WhoIs(peer, attach);
+  if (job == nullptr) {
+    LogWarning("process " + std::to_string(peer) + " says that it is the ckpt-run of " +
+               Name({attach.job, attach.epoch}) + " and is refused: it is of no launch of ours");
     return false;
   }
+  const JobKey key = KeyOf(*job);
   if (job->connection != 0) runs_->Drop(job->connection);
   job->connection = id;
   connections_[id] = key;
-  if (!job->run.valid()) {  // started by an agent that could not write its number down
+  if (!job->run.valid()) {
     Result<os::Pidfd> run = os::Pidfd::Open(peer);
     if (run.ok()) job->run = std::move(*run);
     if (job->run.valid()) WatchRun(key, job);

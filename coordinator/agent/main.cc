@@ -1,4 +1,5 @@
 // ckpt-agent: one per node. Parses its options, starts the agent, waits for a signal.
+#include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
