@@ -9,12 +9,6 @@
 
 namespace ckpt::os {
 
-Result<UniqueFd> OpenAppend(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd < 0) return ErrnoStatus(errno, path);
-  return UniqueFd(fd);
-}
-
 Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max) {
   ReadChunk chunk;
   chunk.bytes.resize(bytes_max);

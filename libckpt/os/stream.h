@@ -9,9 +9,6 @@
 
 namespace ckpt::os {
 
-// For appending, created if missing (mode 0666 less the umask); a symbolic link is not followed.
-Result<UniqueFd> OpenAppend(const std::string& path);
-
 struct ReadChunk {
   bool ended = false;  // nobody holds the other end any more
   std::string bytes;   // neither: nothing waits (of a non-blocking descriptor)
