@@ -1,0 +1,202 @@
+#include "coordinator/run/leader_launch.h"
+
+#include <algorithm>
+
+#include "coordinator/run/shard_writers.h"
+#include "libckpt/base/log.h"
+#include "libckpt/format/manifest.h"
+
+namespace ckpt::run {
+namespace {
+
+constexpr Nanos kCommitTimeout = std::chrono::seconds(60);
+constexpr int64_t kKillNsMax = 2'000'000'000;
+
+}  // namespace
+
+LeaderLaunch::LeaderLaunch(Services* services, LeaderLaunchConfig config, Host host)
+    : services_(services), config_(std::move(config)), host_(std::move(host)) {
+  for (const LaunchNode& node : config_.nodes) nodes_[node.node] = NodeState();
+}
+
+LeaderLaunch::~LeaderLaunch() {
+  *alive_ = false;
+  for (const auto timer : {machine_timer_, forward_timer_, kill_timer_}) {
+    services_->loop->CancelTimer(timer);
+  }
+}
+
+Status LeaderLaunch::Start() {
+  gang::LeaderConfig config{.epoch = Epoch(config_.epoch)};
+  // Killing takes a part of the grace, if that is short.
+  config.kill_ns = std::min<int64_t>(kKillNsMax, services_->options.grace.count() / 4);
+  for (const LaunchNode& node : config_.nodes) {
+    config.members.push_back({node.node, Rank(node.first_rank), node.rank_count});
+  }
+  CKPT_ASSIGN_OR_RETURN(gang::Leader leader, gang::Leader::Create(config, ""));
+  leader_ = std::make_unique<gang::Leader>(std::move(leader));
+  started_ns_ = BoottimeNs();
+  for (const auto& [node, state] : nodes_) Feed(gang::MemberJoined{node});
+  return OkStatus();
+}
+
+void LeaderLaunch::SetConnected(uint32_t node, bool connected) {
+  NodeState& state = nodes_[node];
+  if (state.connected == connected) return;
+  state.connected = connected;
+  if (!connected) kv_.ForgetPeer(node);
+  if (connected) {
+    Feed(gang::MemberJoined{node});
+  } else {
+    Feed(gang::MemberLost{node});
+  }
+}
+
+void LeaderLaunch::OnMessage(uint32_t node, const GangBody& body) {
+  if (!nodes_.contains(node)) return;
+  if (const auto* machine = std::get_if<MachineMsg>(&body)) {
+    OnMachine(node, *machine);
+  } else if (const auto* layouts = std::get_if<LayoutsMsg>(&body)) {
+    OnLayouts(node, *layouts);
+  } else if (const auto* ready = std::get_if<ReadyMsg>(&body)) {
+    OnReady(node, *ready);
+  } else if (const auto* restored = std::get_if<RestoredMsg>(&body)) {
+    OnRestored(*restored);
+  } else if (const auto* set = std::get_if<KvSetMsg>(&body)) {
+    OnKvSet(node, *set);
+  } else if (const auto* wait = std::get_if<KvWaitMsg>(&body)) {
+    OnKvWait(node, *wait);
+  } else if (const auto* notice = std::get_if<NoticeMsg>(&body)) {
+    AddNotice(*notice);
+  }
+}
+
+void LeaderLaunch::OnMachine(uint32_t node, const MachineMsg& m) {
+  Result<gang::Msg> msg = gang::Decode(m.bytes);
+  if (!msg.ok())
+    return LogWarning("from node " + std::to_string(node) + ": " + msg.status().ToString());
+  const bool fact = msg->type == gang::MsgType::kFact;
+  if (fact && msg->fact == gang::FactKind::kWantsSave && !ready_) return;  // I2; it is said again
+  if (fact && msg->fact == gang::FactKind::kFinished) finished_.insert(msg->rank);
+  const bool released = fact && msg->fact == gang::FactKind::kReleased;
+  Feed(gang::FromMember{node, std::move(msg).value()});
+  if (released && released_.insert(node).second) host_.changed();
+}
+
+void LeaderLaunch::Feed(gang::LeaderEvent event) {
+  events_.push_back(std::move(event));
+  if (stepping_) return;
+  stepping_ = true;
+  while (!events_.empty()) {
+    const gang::LeaderEvent next = std::move(events_.front());
+    events_.pop_front();
+    for (const gang::LeaderAction& action : leader_->Step(BoottimeNs(), next)) Act(action);
+  }
+  stepping_ = false;
+  ArmTimer();
+}
+
+void LeaderLaunch::ArmTimer() {
+  services_->loop->CancelTimer(machine_timer_);
+  machine_timer_ = 0;
+  const int64_t next = leader_->next_deadline_ns();
+  if (next == INT64_MAX) return;
+  machine_timer_ = services_->loop->AddTimer(Nanos(std::max<int64_t>(0, next - BoottimeNs())),
+                                             [this] { Feed(gang::LeaderTick{}); });
+}
+
+void LeaderLaunch::Act(const gang::LeaderAction& action) {
+  if (const auto* send = std::get_if<gang::SendToMember>(&action)) {
+    host_.to_node(send->member, MachineMsg{gang::Encode(send->msg)});
+  } else if (const auto* persist = std::get_if<gang::Persist>(&action)) {
+    record_ = persist->record;
+    Feed(gang::Persisted{persist->id});
+  } else if (const auto* commit = std::get_if<gang::CommitAttempt>(&action)) {
+    Commit(*commit);
+  } else if (const auto* mark = std::get_if<gang::MarkDraining>(&action)) {
+    Mark(*mark);
+  } else if (const auto* abort = std::get_if<gang::AbortAttempt>(&action)) {
+    Abort(*abort);
+  } else if (const auto* report = std::get_if<gang::Report>(&action)) {
+    OnReport(*report);
+  }
+}
+
+AttemptId LeaderLaunch::IdOf(uint32_t attempt, int64_t step) const {
+  return AttemptId{Epoch(config_.epoch), Step(step), Attempt(attempt)};
+}
+
+void LeaderLaunch::Commit(const gang::CommitAttempt& action) {
+  const AttemptId id = IdOf(action.attempt, action.step);
+  steps_[action.attempt] = action.step;
+  const auto work = [id, payloads = action.payloads, layouts = layouts_, job = config_.job_id,
+                     store = services_->store]() -> Status {
+    std::vector<engine::ShardReport> shards;
+    for (const auto& [node, payload] : payloads) {
+      CKPT_ASSIGN_OR_RETURN(std::vector<engine::ShardReport> reports, DecodeShardReports(payload));
+      std::move(reports.begin(), reports.end(), std::back_inserter(shards));
+    }
+    std::sort(shards.begin(), shards.end(),
+              [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    CKPT_ASSIGN_OR_RETURN(const std::string manifest,
+                          engine::BuildManifest(job, id, *layouts, shards, false));
+    const storage::CommitRecord record{format::ManifestDigest(manifest), id.epoch, ""};
+    return store->Commit(id, manifest, record, Deadline("commit", kCommitTimeout));
+  };
+  CallStore(work, [this, attempt = action.attempt](Status status) {
+    Feed(gang::AttemptCommitted{attempt, std::move(status)});
+  });
+}
+
+void LeaderLaunch::Mark(const gang::MarkDraining& action) {
+  const AttemptId id = IdOf(action.attempt, action.step);
+  steps_[action.attempt] = action.step;
+  const auto work = [id, store = services_->store]() -> Status {
+    // The first writer may have made it already.
+    const Status begun = store->BeginAttempt(id);
+    if (!begun.ok() && begun.code() != Code::kAlreadyExists) return begun;
+    return store->MarkDraining(id);
+  };
+  CallStore(work, [this, attempt = action.attempt](Status status) {
+    Feed(gang::MarkedDraining{attempt, std::move(status)});
+  });
+}
+
+void LeaderLaunch::Abort(const gang::AbortAttempt& action) {
+  const std::optional<int64_t> step = StepOf(action.attempt);
+  if (!step) return;  // nothing was begun
+  const AttemptId id = IdOf(action.attempt, *step);
+  CallStore([id, store = services_->store]() -> Status { return store->Abort(id); },
+            [id](Status status) {
+              if (!status.ok() && status.code() != Code::kNotFound) {
+                LogWarning("removing " + id.ToString() + ": " + status.ToString());
+              }
+            });
+}
+
+std::optional<int64_t> LeaderLaunch::StepOf(uint32_t attempt) const {
+  if (const auto it = steps_.find(attempt); it != steps_.end()) return it->second;
+  for (const auto& generation : leader_->view().generations) {
+    if (generation.attempt == attempt && generation.complete) return generation.step;
+  }
+  return std::nullopt;
+}
+
+bool LeaderLaunch::settled() const {
+  if (!released() || store_calls_ > 0) return false;
+  const gang::Leader::View view = leader_->view();
+  return std::none_of(view.generations.begin(), view.generations.end(), [this](const auto& g) {
+    return g.complete && !g.durable && !not_durable_.contains(g.attempt);
+  });
+}
+
+AttemptId LeaderLaunch::stop_id() const {
+  return IdOf(stop_attempt_, StepOf(stop_attempt_).value_or(0));
+}
+
+std::string LeaderLaunch::not_durable_reason() const {
+  const auto it = not_durable_.find(stop_attempt_);
+  return it == not_durable_.end() ? "" : it->second;
+}
+
+}  // namespace ckpt::run

@@ -1,0 +1,196 @@
+// One launch of the gang as its leader sees it: the pure Leader machine and its environment:
+// layouts and plan, the key-value channel, notices until they can be acted on, and the store's part
+// of saves (BeginAttempt, DRAINING, commit, abort).
+//
+// The leader's record is kept in this process's memory: whoever leads a launch holds the ranks of
+// node 0, and when it dies its launch is over; the durable part of barrier 3 is the DRAINING mark.
+//
+// I1  Store calls are made on worker threads; their answers come back to the loop as events.
+// I2  A wish of the program for a save is heard only when every rank has its staging slots.
+// I3  A notice that cannot be acted on yet is kept; one that can never be is refused with the
+// reason
+//     before anything is stopped.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/gang/leader.h"
+#include "coordinator/gang/notices.h"
+#include "coordinator/run/gang_link.h"
+#include "coordinator/run/kv_store.h"
+#include "coordinator/run/services.h"
+#include "libckpt/format/types.h"
+
+namespace ckpt::run {
+
+struct LaunchNode {
+  uint32_t node = 0, first_rank = 0, rank_count = 0;
+};
+
+struct LeaderLaunchConfig {
+  uint32_t launch = 0;
+  uint64_t epoch = 0;
+  JobId job_id;
+  uint32_t world = 0;
+  std::vector<LaunchNode> nodes;
+  AttemptId resumed_from;  // zero epoch: from nothing
+};
+
+// How a launch ended, or may end.
+enum class LaunchEnd { kNone, kSuspended, kFinished, kFailed, kKilled };
+
+struct LaunchTimes {  // CLOCK_BOOTTIME, 0 not reached
+  int64_t noticed_ns = 0, cut_ns = 0, staged_ns = 0, comms_down_ns = 0, released_ns = 0,
+          durable_ns = 0;
+};
+
+class LeaderLaunch {
+ public:
+  struct Host {
+    std::function<void(uint32_t node, GangBody)> to_node;
+    std::function<void()> changed;
+    std::function<void(const RestoredMsg&)> damaged;  // the copy it resumes from does not load
+    // No rank has registered and a notice came: pass the signal on.
+    std::function<void()> forward_signal;
+  };
+
+  LeaderLaunch(Services* services, LeaderLaunchConfig config, Host host);
+  ~LeaderLaunch();
+  Status Start();
+
+  void OnMessage(uint32_t node, const GangBody& body);
+  void SetConnected(uint32_t node, bool connected);
+  void AddNotice(const NoticeMsg& notice);
+  void SaveNow(uint64_t operation, int64_t left_ns, const std::string& source);
+
+  const LeaderLaunchConfig& config() const { return config_; }
+  LaunchEnd end() const { return end_; }
+  const std::string& end_reason() const { return end_reason_; }
+  // No process of any rank is left, measured on every node.
+  bool released() const { return released_.size() == config_.nodes.size(); }
+  // ... and nothing is on its way to the store any more.
+  bool settled() const;
+  // Of the suspend or save that the launch ended with: in the store?
+  bool durable() const { return durable_.contains(stop_attempt_); }
+  std::string not_durable_reason() const;
+  AttemptId stop_id() const;
+  const LaunchTimes& times() const { return times_; }
+  gang::Leader::View view() const { return leader_->view(); }
+  bool notice_seen() const { return notice_seen_; }
+  // Every rank said so itself, or ended well without ever having been asked to stop.
+  bool all_finished() const { return finished_.size() == config_.world; }
+  // The newest that a coordinator has numbered; 0 none.
+  uint64_t agent_operation() const { return agent_operation_; }
+  const std::string& refusal() const { return refusal_; }  // of the newest operation; empty: none
+  bool ready() const { return ready_; }
+  std::optional<int64_t> StepOf(uint32_t attempt) const;
+  const std::map<uint32_t, std::string>& not_durable() const { return not_durable_; }
+  uint64_t stage_bytes() const { return stage_bytes_; }
+
+ private:
+  struct NodeState {
+    bool connected = true;
+    bool any_ready = false;
+    uint32_t slots = 0;
+    std::string error;
+    uint64_t stage_bytes = 0;
+  };
+
+  // leader_launch.cc: the machine and its actions
+  void Feed(gang::LeaderEvent event);
+  void Act(const gang::LeaderAction& action);
+  void ArmTimer();
+  void OnMachine(uint32_t node, const MachineMsg& m);
+  void Commit(const gang::CommitAttempt& action);
+  void Mark(const gang::MarkDraining& action);
+  void Abort(const gang::AbortAttempt& action);
+  AttemptId IdOf(uint32_t attempt, int64_t step) const;
+  // `work` on a worker thread, then `then(its result)` on the loop.
+  template <typename Work, typename Then>
+  void CallStore(Work work, Then then);
+
+  // leader_ready.cc: layouts, plan, slots, notices
+  void OnLayouts(uint32_t node, const LayoutsMsg& m);
+  void OnPlanned(uint64_t number, const Status& status, std::vector<std::string> plans,
+                 uint64_t hash);
+  void OnReady(uint32_t node, const ReadyMsg& m);
+  void OnRestored(const RestoredMsg& m);
+  void OnKvSet(uint32_t node, const KvSetMsg& m);
+  void OnKvWait(uint32_t node, const KvWaitMsg& m);
+  std::string WhyNotReady() const;  // empty: nothing is wrong, only not there yet
+  void ConsiderNotices();
+  void RefuseNotice(const std::string& why);
+  void ArmNoticeTimers(const gang::Effective& effective);
+  void KillNow(const std::string& why);
+  const LaunchNode* NodeOf(uint32_t node) const;
+
+  // leader_reports.cc: what people and reports are told
+  void OnReport(const gang::Report& report);
+  void SayPhase(const gang::Report& report);
+  void SetEnd(LaunchEnd end, std::string reason);
+
+  Services* const services_;
+  const LeaderLaunchConfig config_;
+  const Host host_;
+  std::unique_ptr<gang::Leader> leader_;
+  std::deque<gang::LeaderEvent> events_;
+  bool stepping_ = false;
+  os::EventLoop::TimerId machine_timer_ = 0, forward_timer_ = 0, kill_timer_ = 0;
+
+  std::map<uint32_t, NodeState> nodes_;
+  std::map<uint32_t, std::string> layout_bytes_;  // by rank
+  std::shared_ptr<const std::vector<format::RankLayout>> layouts_;
+  uint64_t plan_number_ = 0;
+  std::string plan_error_;
+  bool ready_ = false;
+  uint64_t stage_bytes_ = 0;
+  std::set<uint32_t> restored_, finished_;
+  int64_t started_ns_ = 0;
+  KvStore kv_;
+
+  gang::NoticeBook notices_;
+  uint64_t next_notice_ = 1;
+  uint64_t agent_operation_ = 0, pending_operation_ = 0;  // of the newest notice with a number
+  bool notice_seen_ = false, kept_said_ = false, forwarded_ = false;
+  uint64_t operation_ = 0;  // of the suspend that the machine was told, 0 none
+  int64_t told_deadline_ns_ = 0;
+  std::string refusal_;
+
+  std::string record_;
+  size_t store_calls_ = 0;             // under way
+  std::map<uint32_t, int64_t> steps_;  // by attempt
+  std::set<uint32_t> durable_;
+  std::map<uint32_t, std::string> not_durable_;
+  uint32_t stop_attempt_ = 0;
+  LaunchTimes times_;
+  LaunchEnd end_ = LaunchEnd::kNone;
+  std::string end_reason_;
+  std::set<uint32_t> released_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+template <typename Work, typename Then>
+void LeaderLaunch::CallStore(Work work, Then then) {
+  ++store_calls_;
+  const auto finish = [this, alive = alive_, then](auto result) {
+    if (!*alive) return;
+    --store_calls_;
+    then(std::move(result));
+    host_.changed();
+  };
+  const Status queued = services_->store_calls->TrySubmit([work, finish, loop = services_->loop] {
+    loop->Post([finish, result = work()]() mutable { finish(std::move(result)); });
+  });
+  if (queued.ok()) return;
+  using Answer = decltype(work());
+  services_->loop->Post([finish, queued] { finish(Answer(queued)); });
+}
+
+}  // namespace ckpt::run

@@ -1,0 +1,30 @@
+// ckpt-run: see docs/cli_ckpt_run.md.
+#include <cstdio>
+
+#include "coordinator/run/runner.h"
+#include "libckpt/base/log.h"
+
+namespace {
+
+void PrintLog(ckpt::LogLevel level, std::string_view message) {
+  if (level < ckpt::LogLevel::kInfo) return;
+  fprintf(stderr, "ckpt-run: %s%.*s\n", level == ckpt::LogLevel::kWarning ? "warning: " : "",
+          static_cast<int>(message.size()), message.data());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const ckpt::Result<ckpt::run::ParsedOptions> parsed =
+      ckpt::run::ParseOptions(argc, argv, ckpt::run::ProcessEnvironment());
+  if (!parsed.ok()) {
+    fprintf(stderr, "ckpt-run: %s\n", parsed.status().message().c_str());
+    return 2;
+  }
+  if (!parsed->help.empty()) {
+    fputs(parsed->help.c_str(), stdout);
+    return 0;
+  }
+  ckpt::SetLogSink(PrintLog);
+  return ckpt::run::Runner(parsed->options).Run();
+}

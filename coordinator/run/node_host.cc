@@ -1,0 +1,219 @@
+#include "coordinator/run/node_host.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "libckpt/base/log.h"
+
+namespace ckpt::run {
+
+NodeHost::NodeHost(Services* services, Host host) : services_(services), host_(std::move(host)) {}
+NodeHost::~NodeHost() { *alive_ = false; }
+
+void NodeHost::SendTo(uint32_t launch, GangBody body) {
+  host_.to_leader(GangMessage{launch, std::move(body)});
+}
+
+std::vector<SlotPtr> NodeHost::AllSlots() const {
+  std::vector<SlotPtr> all = held_;
+  for (const auto& [number, launch] : launches_) {
+    for (SlotPtr& slot : launch->slots()) {
+      if (std::find(all.begin(), all.end(), slot) == all.end()) all.push_back(std::move(slot));
+    }
+  }
+  return all;
+}
+
+std::vector<RamCopy> NodeHost::copies() const { return Inventory(AllSlots()); }
+
+JoinMsg NodeHost::MakeJoin() const {
+  const Options& options = services_->options;
+  return JoinMsg{.job = options.job,
+                 .token = options.gang_token,
+                 .node = os::HostName(),
+                 .node_rank = options.node_rank,
+                 .node_count = options.node_count,
+                 .rank_count = options.rank_count,
+                 .epoch = welcome_ ? welcome_->epoch : 0,
+                 .ram = copies()};
+}
+
+void NodeHost::Join() { SendTo(launches_.empty() ? 0 : launches_.rbegin()->first, MakeJoin()); }
+
+void NodeHost::OnLeader(const GangMessage& message) {
+  if (const auto* welcome = std::get_if<WelcomeMsg>(&message.body)) {
+    OnWelcome(*welcome);
+  } else if (const auto* start = std::get_if<StartMsg>(&message.body)) {
+    OnStart(message.launch, *start);
+  } else if (std::holds_alternative<PrepareMsg>(message.body)) {
+    OnPrepare(message.launch);
+  } else if (const auto* outcome = std::get_if<OutcomeMsg>(&message.body)) {
+    OnOutcome(*outcome);
+  } else if (std::holds_alternative<NoticeMsg>(message.body)) {
+    for (const auto& [number, launch] : launches_) {
+      launch->SetNoticed();
+      launch->Signal(SIGTERM);
+    }
+  } else if (const auto it = launches_.find(message.launch); it != launches_.end()) {
+    it->second->OnLeader(message.body);
+  }
+}
+
+void NodeHost::OnWelcome(const WelcomeMsg& m) {
+  if (!m.error.empty()) return Abandon(1, "the gang's leader refused this node: " + m.error);
+  const bool back = welcome_ && !connected_;
+  welcome_ = m;
+  connected_ = true;
+  if (m.first_rank != services_->options.first_rank) {
+    return Abandon(2, "this node has ranks from " + std::to_string(services_->options.first_rank) +
+                          ", but in this gang they begin at " + std::to_string(m.first_rank) +
+                          "; all nodes need the same --ranks, or fitting --first-rank");
+  }
+  if (!back) return;
+  for (const auto& [number, launch] : launches_) launch->SetConnected(true);
+}
+
+void NodeHost::LeaderLost() {
+  connected_ = false;
+  for (const auto& [number, launch] : launches_) launch->SetConnected(false);
+  MaybeLeave();
+}
+
+void NodeHost::OnStart(uint32_t launch, const StartMsg& m) {
+  if (!welcome_ || launches_.contains(launch) || left_) return;
+  preparing_ = false;
+  NodeLaunchConfig config{.launch = launch,
+                          .epoch = m.epoch,
+                          .job_id = welcome_->job_id,
+                          .world = welcome_->world,
+                          .first_rank = welcome_->first_rank,
+                          .start = m,
+                          .older = AllSlots()};
+  auto made = std::make_unique<NodeLaunch>(
+      services_, std::move(config),
+      NodeLaunch::Host{
+          .to_leader = [this, launch](GangBody body) { SendTo(launch, std::move(body)); },
+          .changed =
+              [this] {
+                GiveUpCopiesSoon();
+                host_.changed();
+              },
+          .released = [this] { OnReleased(); },
+          .written = [this](const AttemptId&, const Status&) { host_.changed(); },
+          .slots_made =
+              [this, launch](const std::vector<SlotPtr>& slots) {
+                host_.slots_made(*launches_[launch], slots);
+              },
+      });
+  NodeLaunch* started = made.get();
+  launches_[launch] = std::move(made);
+  const Status status = started->Start();
+  host_.launched(*started);
+  if (status.ok()) return;
+  LogError(status.ToString());
+  Notice(NoticeMsg{
+      .request = static_cast<uint32_t>(gang::Request::kKill),
+      .source = "node " + std::to_string(services_->options.node_rank) + ": " + status.message()});
+}
+
+void NodeHost::OnPrepare(uint32_t launch) {
+  prepare_ = launch;
+  preparing_ = true;
+  if (launches_.empty() || launches_.rbegin()->second->released()) return OnReleased();
+  launches_.rbegin()->second->Kill("the gang starts anew");
+}
+
+void NodeHost::OnReleased() {
+  host_.changed();
+  const bool gone = launches_.empty() || launches_.rbegin()->second->released();
+  if (prepare_ && gone) {
+    const uint32_t launch = *prepare_;
+    prepare_.reset();
+    held_ = AllSlots();
+    SendTo(launch, MakeJoin());
+  }
+  MaybeLeave();
+}
+
+// Not from within a launch that may be given up itself.
+void NodeHost::GiveUpCopiesSoon() {
+  if (giving_up_ || (launches_.size() < 2 && held_.empty())) return;
+  giving_up_ = true;
+  services_->loop->Post([this, alive = alive_] {
+    if (!*alive) return;
+    giving_up_ = false;
+    GiveUpCopies();
+  });
+}
+
+// I2. Launches that have nothing left to write go, and so does their memory.
+void NodeHost::GiveUpCopies() {
+  if (launches_.size() < 2 && held_.empty()) return;
+  NodeLaunch& now = *launches_.rbegin()->second;
+  if (!now.status().all_restored && now.config().start.resume_kind != 0) return;
+  const std::vector<RamCopy> fresh = now.copies();
+  const bool newer = std::any_of(fresh.begin(), fresh.end(),
+                                 [](const RamCopy& copy) { return copy.gang_complete; });
+  const auto needed = [newer](const SlotPtr& slot) {
+    const engine::GenerationState state = slot->region().state();
+    return !newer && (state == engine::GenerationState::kSealed ||
+                      state == engine::GenerationState::kGangComplete);
+  };
+  const size_t before = launches_.size() + held_.size();
+  for (auto it = launches_.begin(); it->second.get() != &now;) {
+    const std::vector<SlotPtr> slots = it->second->slots();
+    const bool keep = it->second->draining() || std::any_of(slots.begin(), slots.end(), needed);
+    it = keep ? std::next(it) : launches_.erase(it);
+  }
+  std::erase_if(held_, [&](const SlotPtr& slot) { return !needed(slot); });
+  if (launches_.size() + held_.size() == before) return;
+  now.ForgetOlder();
+  now.RetryStaging();
+}
+
+void NodeHost::Notice(const NoticeMsg& notice) {
+  const bool stop = notice.request != static_cast<uint32_t>(gang::Request::kSave);
+  if (stop && !launches_.empty()) launches_.rbegin()->second->SetNoticed();
+  SendTo(launches_.empty() ? 0 : launches_.rbegin()->first, notice);
+}
+
+void NodeHost::OnOutcome(const OutcomeMsg& m) {
+  if (outcome_) return;
+  outcome_ = m;
+  for (const auto& [number, launch] : launches_) {
+    if (!launch->released()) launch->Kill(m.message);
+  }
+  MaybeLeave();
+}
+
+void NodeHost::KillHere(const std::string& why) {
+  for (const auto& [number, launch] : launches_) {
+    if (!launch->released()) launch->Kill(why);
+  }
+}
+
+void NodeHost::Abandon(int exit_code, const std::string& why) {
+  OnOutcome(OutcomeMsg{static_cast<uint32_t>(exit_code), why});
+}
+
+void NodeHost::MaybeLeave() {
+  if (left_) return;
+  const bool gone = std::all_of(launches_.begin(), launches_.end(),
+                                [](const auto& entry) { return entry.second->released(); });
+  if (!gone) return;
+  if (!outcome_ && connected_) return;
+  if (!outcome_) {
+    // The leader is out of reach and nothing runs here any more: judge by what this node knows.
+    if (launches_.empty()) return;
+    const bool finished = launches_.rbegin()->second->status().all_finished;
+    outcome_ = OutcomeMsg{finished ? 0u : 1u,
+                          finished ? "all ranks of this node finished; the gang's leader is out of "
+                                     "reach"
+                                   : "the gang's leader is out of reach and the ranks are gone"};
+  }
+  left_ = true;
+  host_.leave(static_cast<int>(outcome_->exit_code), outcome_->message);
+}
+
+}  // namespace ckpt::run

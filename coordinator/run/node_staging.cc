@@ -1,0 +1,211 @@
+// Plan, staging slots and generations of a launch.
+#include <algorithm>
+
+#include "coordinator/run/node_launch.h"
+#include "libckpt/base/log.h"
+
+namespace ckpt::run {
+
+void NodeLaunch::SendLayouts() {
+  LayoutsMsg layouts{.first_rank = config_.first_rank};
+  for (const RankState& rank : ranks_) {
+    if (!rank.layout) return;
+    layouts.layouts.push_back(rank.layout_bytes);
+  }
+  host_.to_leader(std::move(layouts));
+}
+
+void NodeLaunch::OnPlan(const PlanMsg& m) {
+  if (!m.error.empty()) return SetStagingError(InvalidArgument(m.error));
+  if (m.hash == plan_hash_ && !slots_.empty()) {  // the same state, tracked again
+    for (size_t i = 0; i < ranks_.size(); ++i) SendSlots(RankAt(i));
+    return;
+  }
+  std::vector<plan::RankPlan> plans;
+  for (size_t i = 0; i < m.plans.size() && i < ranks_.size(); ++i) {
+    if (!ranks_[i].layout) return;
+    Result<plan::RankPlan> plan = plan::RankPlan::Decode(m.plans[i], *ranks_[i].layout);
+    if (!plan.ok()) {  // the layout changed meanwhile: a newer plan is under way
+      return LogDebug("dropped a plan of older layouts: " + plan.status().ToString());
+    }
+    plans.push_back(std::move(plan).value());
+  }
+  if (plans.size() != ranks_.size()) return SetStagingError(Internal("a plan without all ranks"));
+  plans_ = std::move(plans);
+  plan_hash_ = m.hash;
+  ++plan_number_;
+  MakeSlots();
+}
+
+void NodeLaunch::RetryStaging() {
+  if (!plans_.empty() && slots_.size() < kStagingSlotsMax && !released_) MakeSlots();
+}
+
+// Two slots where the budget allows, else one; laid out on a worker thread.
+void NodeLaunch::MakeSlots() {
+  if (making_slots_) return;
+  making_slots_ = true;
+  std::vector<engine::StagingIdentity> identities;
+  std::vector<format::RankLayout> layouts;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    identities.push_back({config_.job_id, Rank(RankAt(i)), config_.world, plan_hash_});
+    layouts.push_back(*ranks_[i].layout);
+  }
+  const auto work = [this, alive = alive_, loop = services_->loop, budget = services_->budget,
+                     number = plan_number_, have = static_cast<uint32_t>(slots_.size()),
+                     identities = std::move(identities), layouts = std::move(layouts),
+                     plans = plans_] {
+    std::vector<SlotSet> sets;
+    Status status;
+    for (uint32_t slot = have; slot < kStagingSlotsMax && status.ok(); ++slot) {
+      SlotSet set;
+      for (size_t i = 0; i < layouts.size() && status.ok(); ++i) {
+        Result<SlotPtr> made =
+            StagingSlot::Create(budget, identities[i], slot, layouts[i], plans[i]);
+        status = made.status();
+        if (made.ok()) set.push_back(std::move(made).value());
+      }
+      if (status.ok()) sets.push_back(std::move(set));
+    }
+    loop->Post([this, alive, number, sets = std::move(sets), status] {
+      if (*alive) OnSlots(number, sets, status);
+    });
+  };
+  const Status queued = services_->prep->TrySubmit(work);
+  if (!queued.ok()) OnSlots(plan_number_, {}, queued);
+}
+
+void NodeLaunch::OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const Status& status) {
+  making_slots_ = false;
+  if (released_) return;
+  if (plan_number != plan_number_) {  // the state was tracked anew meanwhile
+    sets.clear();
+    slots_.clear();
+    return MakeSlots();
+  }
+  for (SlotSet& set : sets) slots_.push_back(std::move(set));
+  if (slots_.empty()) {
+    uint64_t needed = 0;
+    for (size_t i = 0; i < ranks_.size(); ++i) needed += SlotBytes(*ranks_[i].layout, plans_[i]);
+    return SetStagingError(ResourceExhausted(
+        "staging memory for " + std::to_string(ranks_.size()) + " ranks takes " +
+        FormatBytes(needed) + " (" + std::to_string(needed) + " bytes): " + status.message()));
+  }
+  staging_error_ = OkStatus();
+  for (size_t i = 0; i < ranks_.size(); ++i) SendSlots(RankAt(i));
+  host_.slots_made(slots());
+  host_.to_leader(ReadyMsg{.slots = static_cast<uint32_t>(slots_.size()),
+                           .stage_bytes = this->status().stage_bytes});
+  host_.changed();
+}
+
+void NodeLaunch::SetStagingError(const Status& why) {
+  staging_error_ = why;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].layout_request != 0) Fail(RankAt(i), ranks_[i].layout_request, why);
+    ranks_[i].layout_request = 0;
+  }
+  host_.to_leader(ReadyMsg{.slots = 0, .error = why.message()});
+  host_.changed();
+}
+
+void NodeLaunch::SendSlots(uint32_t rank) {
+  const size_t index = rank - config_.first_rank;
+  for (const SlotSet& set : slots_) {
+    Result<os::Memfd> memfd = set[index]->memfd().Dup();
+    if (!memfd.ok()) return LogError("handing out staging memory: " + memfd.status().ToString());
+    std::vector<os::UniqueFd> fds;
+    fds.push_back(std::move(*memfd).TakeFd());
+    Reply(rank, 0, wire::Staging{.slot = set[index]->slot(), .bytes = set[index]->bytes()},
+          std::move(fds));
+  }
+  ranks_[index].layout_request = 0;
+}
+
+StagingSlot* NodeLaunch::SlotOf(uint32_t rank, uint32_t slot) {
+  return slot < slots_.size() ? slots_[slot][rank - config_.first_rank].get() : nullptr;
+}
+
+// The slots of one generation; empty if any of them holds another.
+SlotSet NodeLaunch::GenerationSlots(uint32_t slot, uint32_t generation) {
+  if (slot >= slots_.size()) return {};
+  for (const SlotPtr& entry : slots_[slot]) {
+    const engine::GenerationInfo info = entry->region().info();
+    if (info.generation != generation || info.id.epoch.value() != config_.epoch) return {};
+  }
+  return slots_[slot];
+}
+
+void NodeLaunch::Act(const gang::GrantSave& action) {
+  const RankState& state = Of(action.rank.value());
+  const StagingSlot* slot = SlotOf(action.rank.value(), action.slot);
+  if (slot == nullptr || state.save_boundary != action.boundary) {
+    const Status why = Unavailable("the staging slot of this save is not there yet");
+    Fail(action.rank.value(), state.save_request, why);
+    return Feed(gang::RankStageFailed{action.rank, action.generation, action.attempt, why});
+  }
+  Reply(action.rank.value(), state.save_request,
+        wire::Staging{action.slot, action.generation, action.attempt, slot->bytes()});
+}
+
+void NodeLaunch::Act(const gang::WriteShards& action) {
+  const SlotSet set = GenerationSlots(action.slot, action.generation);
+  if (set.empty()) {
+    return Feed(gang::ShardsWritten{
+        action.attempt,
+        Internal("generation " + std::to_string(action.generation) + " is not in its staging slot"),
+        ""});
+  }
+  const AttemptId id = set[0]->region().info().id;
+  writing_[action.attempt] = id;
+  writers_.Start(id, set);
+  host_.changed();
+}
+
+void NodeLaunch::OnWritten(uint32_t attempt, Status status, std::string payload) {
+  if (!status.ok()) LogWarning(status.ToString());
+  host_.written(writing_[attempt], status);
+  writing_.erase(attempt);
+  Feed(gang::ShardsWritten{attempt, std::move(status), std::move(payload)});
+  host_.changed();
+}
+
+void NodeLaunch::Act(const gang::MarkGeneration& action) {
+  using State = engine::GenerationState;
+  if (action.slot < slots_.size()) {
+    for (const SlotPtr& slot : slots_[action.slot]) {
+      engine::StagingRegion& region = slot->region();
+      if (region.info().generation != action.generation ||
+          region.info().id.epoch.value() != config_.epoch) {
+        continue;
+      }
+      const State state = region.state();
+      const bool sealed = state == State::kSealed || state == State::kGangComplete;
+      if (action.mark == gang::GenerationMark::kGangComplete && sealed) {
+        region.set_state(State::kGangComplete);
+      } else if (action.mark == gang::GenerationMark::kDurable && sealed) {
+        region.set_state(State::kDurable);
+      } else if (action.mark == gang::GenerationMark::kAborted && state != State::kDurable) {
+        region.set_state(State::kAborted);
+      }
+    }
+  }
+  wire::SaveState state{.attempt = action.attempt};
+  if (action.mark == gang::GenerationMark::kSealed) state.level = 1;
+  if (action.mark == gang::GenerationMark::kGangComplete) state.level = 2;
+  if (action.mark == gang::GenerationMark::kDurable) state.level = 3;
+  if (action.mark == gang::GenerationMark::kAborted) {
+    state.code = static_cast<uint32_t>(Code::kAborted);
+    state.message = "this save was dropped; an older copy stands";
+  }
+  TellSaveState(action.attempt, state);
+  host_.changed();
+}
+
+void NodeLaunch::TellSaveState(uint32_t attempt, const wire::SaveState& state) {
+  saves_[attempt] = state;
+  while (saves_.size() > 64) saves_.erase(saves_.begin());
+  for (size_t i = 0; i < ranks_.size(); ++i) Reply(RankAt(i), 0, state);
+}
+
+}  // namespace ckpt::run

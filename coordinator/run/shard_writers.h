@@ -1,0 +1,61 @@
+// Background writing of shards from staging memory to the store, on a few threads; one job for each
+// attempt, all ranks of this node.
+//
+// I1  done() is said exactly once for each Start, on the loop, after the last thread has left the
+//     regions: also after Stop, also on errors.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/run/staging_area.h"
+#include "libckpt/engine/engine.h"
+#include "libckpt/os/event_loop.h"
+#include "libckpt/os/thread.h"
+#include "libckpt/storage/store.h"
+
+namespace ckpt::run {
+
+// What one node reports of an attempt: its ranks' shards.
+std::string EncodeShardReports(const std::vector<engine::ShardReport>& reports);
+Result<std::vector<engine::ShardReport>> DecodeShardReports(std::string_view bytes);
+
+struct WriteProgress {
+  uint64_t bytes_done = 0, bytes_total = 0;
+};
+
+class ShardWriters {
+ public:
+  using Done = std::function<void(uint32_t attempt, Status, std::string payload)>;
+
+  // `pool` outlives this. `done` is called on the loop.
+  ShardWriters(os::EventLoop* loop, os::WorkerPool* pool, std::shared_ptr<storage::Store> store,
+               Done done);
+  // Cancels; nothing is said after it. The threads hold memory and store until they are through.
+  ~ShardWriters();
+
+  // Pre: every slot holds the sealed generation of `id`.
+  void Start(const AttemptId& id, const SlotSet& slots);
+  // Cancelled between chunks. No effect if that attempt is not being written.
+  void Stop(uint32_t attempt);
+  bool writing(uint32_t attempt) const { return jobs_.contains(attempt); }
+  WriteProgress progress(uint32_t attempt) const;
+
+ private:
+  struct Job;
+  void WriteOne(const std::shared_ptr<Job>& job, size_t index);
+  void Finish(const std::shared_ptr<Job>& job);
+
+  os::EventLoop* const loop_;
+  os::WorkerPool* const pool_;
+  const std::shared_ptr<storage::Store> store_;
+  const Done done_;
+  std::map<uint32_t, std::shared_ptr<Job>> jobs_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace ckpt::run

@@ -1,0 +1,72 @@
+// What the end-to-end tests of ckpt-run share: a job directory of their own, ckpt-runs started and
+// waited for, and the ranks' trajectories.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libckpt/os/process.h"
+
+namespace ckpt::e2e {
+
+inline constexpr int kGenerousSeconds = 90;  // a loaded machine is no failure
+
+class RunProcess {
+ public:
+  RunProcess(os::Pidfd pidfd, std::string output)
+      : pidfd_(std::move(pidfd)), output_(std::move(output)) {}
+  ~RunProcess();
+  RunProcess(RunProcess&&) = default;
+
+  void Signal(int signal) const { pidfd_.Signal(signal).IgnoreError(); }
+  pid_t pid() const { return pidfd_.pid(); }
+  bool Running();
+  // Exit code as a shell gives it; -1 (and a failed expectation) if it does not end in time.
+  int Wait(int seconds = kGenerousSeconds);
+  // stdout and stderr so far, ranks' lines included.
+  std::string Output() const;
+  // False (and a failed expectation) if `text` does not appear in time.
+  bool WaitFor(const std::string& text, int seconds = kGenerousSeconds);
+
+ private:
+  os::Pidfd pidfd_;
+  std::string output_;
+  int exit_code_ = -1;
+};
+
+class Job {
+ public:
+  Job();
+  ~Job();
+
+  // ckpt-run with --job t, this job's store, `flags`, and e2e_rank with `rank_args` after DIR.
+  RunProcess Start(std::vector<std::string> flags, std::vector<std::string> rank_args);
+  RunProcess StartCommand(std::vector<std::string> flags, std::vector<std::string> command);
+
+  const std::string& dir() const { return dir_; }
+  std::string store() const { return dir_ + "/store"; }
+  // Steps of a rank with the digest of its state; a step that was computed twice must have come out
+  // the same. "done" is step -1.
+  std::map<long, std::string> Trajectory(int rank) const;
+  // Waits until that rank has written this step.
+  bool WaitForStep(int rank, long step);
+  // Names of the committed checkpoints, newest first.
+  std::vector<std::string> Durable() const;
+  // Forgets trajectories and checkpoints.
+  void Reset();
+
+ private:
+  std::string dir_;
+  int started_ = 0;
+};
+
+// The trajectories of an uninterrupted run.
+std::vector<std::map<long, std::string>> Reference(int ranks,
+                                                   const std::vector<std::string>& rank_args);
+
+// Pids of living e2e_rank processes whose environment names this job directory.
+std::vector<pid_t> LivingRanks(const std::string& dir);
+
+}  // namespace ckpt::e2e

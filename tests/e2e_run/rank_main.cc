@@ -1,0 +1,146 @@
+// A rank of the end-to-end tests: a deterministic "training" with replicated, sharded and per-rank
+// state, real enough to tell a wrong restore from a right one. Every step appends "step digest" to
+// DIR/rank<r>.steps; the last line of a complete run is "done digest".
+//
+//   e2e_rank DIR STEPS STEP_MS DOUBLES [--no-track] [--crash-at STEP] [--save-at STEP]
+#include <unistd.h>
+
+#include <ckpt/ckpt.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+struct Arguments {
+  std::string dir;
+  long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
+  bool track = true;
+};
+
+Arguments Parse(int argc, char** argv) {
+  Arguments a;
+  if (argc < 5) {
+    fprintf(stderr, "e2e_rank DIR STEPS STEP_MS DOUBLES ...\n");
+    exit(2);
+  }
+  a.dir = argv[1];
+  a.steps = atol(argv[2]);
+  a.step_ms = atol(argv[3]);
+  a.doubles = atol(argv[4]);
+  for (int i = 5; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--no-track") a.track = false;
+    if (flag == "--crash-at" && i + 1 < argc) a.crash_at = atol(argv[++i]);
+    if (flag == "--save-at" && i + 1 < argc) a.save_at = atol(argv[++i]);
+  }
+  return a;
+}
+
+long Environment(const char* name, long otherwise) {
+  const char* value = getenv(name);
+  return value == nullptr ? otherwise : atol(value);
+}
+
+struct Training {
+  std::vector<double> weights;  // the same on all ranks
+  std::vector<double> shard;    // a box of a larger tensor
+  std::vector<double> own;      // this rank's
+  long step = 0;
+  uint64_t random = 1;  // this rank's generator
+
+  void Step(long rank) {
+    ++step;
+    random = random * 6364136223846793005ull + 1442695040888963407ull;
+    const double noise = static_cast<double>(random >> 40) * 1e-9;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] +=
+          1e-3 * static_cast<double>((i + static_cast<size_t>(step)) % 7) - 1e-4 * weights[i];
+    }
+    for (double& x : shard) x = 0.99 * x + static_cast<double>(step);
+    for (double& x : own) x = 0.5 * x + noise + static_cast<double>(rank);
+  }
+  uint64_t Digest() const {
+    uint64_t hash = 1469598103934665603ull ^ random;
+    for (const auto* tensor : {&weights, &shard, &own}) {
+      for (const double x : *tensor) {
+        uint64_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        hash = (hash ^ bits) * 1099511628211ull;
+      }
+    }
+    return hash;
+  }
+};
+
+void Track(Training* training, long rank, long world, ckpt::State* state) {
+  const auto whole = static_cast<uint64_t>(training->weights.size());
+  const auto part = static_cast<uint64_t>(training->shard.size());
+  state->Tensor("weights", training->weights.data(), {whole}, ckpt::Placement::kReplicated);
+  ckpt::TensorSpec shard;
+  shard.name = "moments";
+  shard.dtype = ckpt::DType::kF64;
+  shard.data = training->shard.data();
+  shard.shape = {part * static_cast<uint64_t>(world)};
+  shard.placement = ckpt::Placement::kSharded;
+  shard.local_shape = {part};
+  shard.local_offset = {part * static_cast<uint64_t>(rank)};
+  state->Tensor(shard);
+  state->Tensor("position", training->own.data(), {training->own.size()},
+                ckpt::Placement::kPerRank);
+  state->Value("step", &training->step).Blob("random", &training->random, ckpt::Scope::kRank);
+}
+
+int Train(const Arguments& a) {
+  const long rank = Environment("RANK", 0), world = Environment("WORLD_SIZE", 1);
+  const long epoch = Environment("CKPT_EPOCH", 0);
+  Training training;
+  training.weights.assign(static_cast<size_t>(a.doubles), 1.0);
+  training.shard.assign(static_cast<size_t>(a.doubles / world + 1), static_cast<double>(rank));
+  training.own.assign(100, 0.0);
+  training.random = static_cast<uint64_t>(rank) + 17;
+
+  ckpt::State state;
+  Track(&training, rank, world, &state);
+  ckpt::Session session;
+  if (a.track) {
+    session.Track(state);
+    if (session.Restore()) fprintf(stderr, "restored step %ld\n", training.step);
+  }
+  FILE* log = fopen((a.dir + "/rank" + std::to_string(rank) + ".steps").c_str(), "a");
+  while (training.step < a.steps) {
+    training.Step(rank);
+    fprintf(log, "%ld %016lx\n", training.step, static_cast<unsigned long>(training.Digest()));
+    fflush(log);
+    if (training.step == a.crash_at && rank == 1 && epoch == 1) raise(SIGKILL);
+    if (a.step_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(a.step_ms));
+    const ckpt::Request request = session.Step(training.step);
+    if (request.error) fprintf(stderr, "step %ld: %s\n", training.step, request.error->what());
+    if (request.stop()) return session.exit_code();
+    if (training.step == a.save_at) {
+      ckpt::Save save = session.BeginSave(training.step);
+      save.Wait(ckpt::Level::kShared);
+      fprintf(stderr, "saved step %ld\n", training.step);
+    }
+  }
+  fprintf(log, "done %016lx\n", static_cast<unsigned long>(training.Digest()));
+  fclose(log);
+  session.Finish();
+  session.Close();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Train(Parse(argc, argv));
+  } catch (const std::exception& error) {
+    fprintf(stderr, "e2e_rank: %s\n", error.what());
+    return 1;
+  }
+}
