@@ -1,5 +1,8 @@
 #include "coordinator/agent/launch_command.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "libckpt/base/ids.h"
 #include "libckpt/base/limits.h"
 #include "libckpt/os/file.h"
@@ -9,10 +12,16 @@ namespace {
 
 constexpr char kMarkName[] = "CKPT_LAUNCH";
 
-// The agent's environment without what belongs to this project: a launch says all of it itself.
+// The agent's environment without what says of a launch what only this one may say.
 std::vector<std::string> BaseEnv() {
+  static constexpr std::string_view kOwn[] = {
+      "CKPT_RUN=",   "CKPT_JOB=",        "CKPT_TOKEN_FILE=", "CKPT_EPOCH=",     "CKPT_STORE=",
+      "CKPT_AGENT=", "CKPT_SAVE_EVERY=", "CKPT_LAUNCH=",     "CKPT_GANG_TOKEN="};
   std::vector<std::string> env = os::CurrentEnv();
-  std::erase_if(env, [](const std::string& entry) { return entry.starts_with("CKPT_"); });
+  std::erase_if(env, [](const std::string& entry) {
+    return std::any_of(std::begin(kOwn), std::end(kOwn),
+                       [&](std::string_view name) { return entry.starts_with(name); });
+  });
   return env;
 }
 

@@ -82,6 +82,8 @@ std::string FlagOf(const os::SpawnOptions& spawn, const std::string& flag) {
 TEST(LaunchCommand, SaysAllThatCkptRunMustKnow) {
   v1::Launch launch = SampleLaunch();
   const LaunchPaths paths{"/run/agent.sock", "/logs/gpt"};
+  setenv("CKPT_STORE", "/of/the/agent", 1);
+  setenv("CKPT_SERVER", "unix:/ckptd.sock", 1);
   os::SpawnOptions spawn = LaunchCommand(launch, Good(), paths, 1000);
   EXPECT_EQ(spawn.argv.front(), "/bin/sh");
   EXPECT_EQ(FlagOf(spawn, "--job"), "gpt");
@@ -103,6 +105,8 @@ TEST(LaunchCommand, SaysAllThatCkptRunMustKnow) {
     return std::count(spawn.env->begin(), spawn.env->end(), entry) == 1;
   };
   EXPECT_TRUE(has("LR=3"));
+  EXPECT_TRUE(has("CKPT_SERVER=unix:/ckptd.sock")) << "a job may ask the coordinator";
+  EXPECT_FALSE(has("CKPT_STORE=/of/the/agent"));
   EXPECT_TRUE(has("CKPT_AGENT=/run/agent.sock"));
   EXPECT_TRUE(has("CKPT_GANG_TOKEN=secret"));
   EXPECT_TRUE(has(LaunchMark("gpt", 7, "/run/agent.sock")));
