@@ -183,6 +183,7 @@ void Member::Impl::On(const ShardsWritten& event) {
 // Whether a rank still fills this generation's slot or a writer reads it.
 bool Member::Impl::Touched(uint32_t generation, const Generation& entry) {
   if (entry.writing && !config_.mutations.free_draining) return true;
+  if (config_.mutations.forget_filling) return false;
   return std::any_of(ranks_.begin(), ranks_.end(),
                      [&](const RankState& state) { return state.filling.contains(generation); });
 }

@@ -118,11 +118,8 @@ void World::CheckAborted(const AbortAttempt& action) {
   if (!store_failed_.contains(action.attempt)) {
     ++result_.superseded;
     const bool newest = *complete_.rbegin() == action.generation;
-    const bool all_wait = std::all_of(ranks_.begin(), ranks_.end(), [](const SimRank& rank) {
-      // A rank that waited may have died or run on since; the leader cannot know yet.
-      return rank.pc == Pc::kAtCut || rank.pc == Pc::kExited ||
-             rank.word.state == WordState::kRefused;
-    });
+    // What the leader can know: every member has voted that all its ranks wait in this round.
+    const bool all_wait = quiesced_[leader_->view().round].size() == members_.size();
     if (stop_open_ == 0) {
       return Fail("thrown-away", "generation " + std::to_string(action.generation) +
                                      " drained, and no stop needs its slot: " + action.why);
@@ -253,7 +250,7 @@ void World::CheckEnd() {
     if (rank.pc == Pc::kExited) {
       ++over;
     } else if (rank.progress_ns >= recent) {
-      ++running;
+      ++(rank.pc == Pc::kFinished ? over : running);
     }
     where += " " + std::to_string(rank.index) + ":pc" + std::to_string(static_cast<int>(rank.pc)) +
              "@" + std::to_string(rank.word.boundary) + "/s" +

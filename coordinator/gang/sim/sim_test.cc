@@ -17,7 +17,7 @@ uint64_t SeedFromEnvironment() {
 
 uint64_t SchedulesToRun() {
   const char* text = std::getenv("CKPT_GANG_SCHEDULES");
-  return text == nullptr ? 3000 : std::strtoull(text, nullptr, 10);
+  return text == nullptr ? 5000 : std::strtoull(text, nullptr, 10);
 }
 
 std::string History(uint64_t seed) {
@@ -120,6 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"rebuild_waits", &Mutations::rebuild_waits, "dead-end", 8000},
         Planted{"free_draining", &Mutations::free_draining, "refilled,torn-checkpoint,restorable",
                 2000},
+        Planted{"forget_filling", &Mutations::forget_filling, "refilled", 4000},
         Planted{"save_supersedes", &Mutations::save_supersedes, "thrown-away", 2000},
         Planted{"cancel_early", &Mutations::cancel_early, "thrown-away,restorable", 8000},
         Planted{"tell_before_store", &Mutations::tell_before_store, "stored-first,early-release",

@@ -330,6 +330,7 @@ void World::ToMember(uint32_t member, Msg msg) {
 }
 
 void World::ToLeader(uint32_t member, Msg msg) {
+  if (msg.vote == Vote::kQuiesced) quiesced_[msg.round].insert(member);
   const int copies = !Quiet() && random_.Chance(weather_.twice) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     if (!Quiet() && random_.Chance(weather_.loss)) continue;

@@ -237,6 +237,7 @@ class World : public Pages {
   std::map<uint32_t, uint32_t> generation_attempt_;
   std::set<uint32_t> complete_, given_up_, marked_, committed_, store_failed_;
   std::map<std::array<uint32_t, 3>, uint32_t> disk_;  // attempt, rank, chunk → generation
+  std::map<uint32_t, std::set<uint32_t>> quiesced_;   // by round
   uint64_t stop_open_ = 0;  // stops that have been commanded and not ended
   uint64_t next_operation_ = 1;
   bool ended_told_ = false;
