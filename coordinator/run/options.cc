@@ -157,6 +157,7 @@ Result<ParsedOptions> ParseOptions(int argc, const char* const* argv, const Envi
   ParsedOptions parsed;
   Raw raw;
   CLI::App app(kUsage, "ckpt-run");
+  app.option_defaults()->take_last();  // a flag that comes twice: the last one counts
   AddJobFlags(&app, &parsed.options, &raw);
   AddGangFlags(&app, &parsed.options, &raw);
   std::vector<std::string> flags = SplitCommand(argc, argv, &parsed.options);

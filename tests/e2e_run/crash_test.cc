@@ -43,8 +43,8 @@ TEST(Crash, WithoutRestartsItIsAFailureAndNothingRunsOn) {
 
 TEST(Crash, CkptRunDiesWhileItDrains) {
   Job job;
-  // 48 MiB of state, so that the drain takes a while.
-  const std::vector<std::string> args = {"200", "10", "4000000"};
+  // 24 MiB of state, so that the drain takes a while.
+  const std::vector<std::string> args = {"200", "10", "2000000"};
   RunProcess run = job.Start({"--ranks", "2", "--save-every", "10"}, args);
   ASSERT_TRUE(run.WaitFor("durable: s10.e1.a1"));
   run.Signal(SIGTERM);

@@ -71,7 +71,7 @@ bool RunProcess::WaitFor(const std::string& text, int seconds) {
 }
 
 Job::Job() {
-  std::string path = testing::TempDir() + "/e2e-run-XXXXXX";
+  std::string path = testing::TempDir() + "e2e-run-XXXXXX";
   dir_ = ::mkdtemp(path.data()) == nullptr ? "" : path;
   EXPECT_FALSE(dir_.empty());
 }
