@@ -233,12 +233,11 @@ Result<std::shared_ptr<Save>> Standalone::DoBeginSave(const SaveRequest& request
   const std::shared_ptr<OpenSave>& open = *prepared;
   Remember(open->save);
   open_.push_back(open);
-  Stage(open, request.overlap);
-  if (open->Get() == StageOf::kFailed) {  // this rank could not stage: its caller learns it now
-    MutexLock lock(open->mutex);
-    return open->error;
-  }
-  return open->save;
+  const Status staged = Stage(open, request.overlap);
+  // Several ranks: all learn it at the same later point, so that none of them goes another way.
+  if (staged.ok() || several()) return open->save;
+  open->save->TakeFailureReport();
+  return staged;
 }
 
 Result<std::shared_ptr<OpenSave>> Standalone::Prepare(const SaveRequest& request,
@@ -286,19 +285,28 @@ Status Standalone::AgreeToSave(const AttemptId& id, const Status& mine) {
   return first;
 }
 
-void Standalone::Stage(const std::shared_ptr<OpenSave>& open, bool overlap) {
+Status Standalone::Stage(const std::shared_ptr<OpenSave>& open, bool overlap) {
   if (!overlap) {
-    const Status status = Fill(open.get(), state_->tensors(), state_->values());
-    if (status.ok()) Write(open);
-    return;
+    CKPT_RETURN_IF_ERROR(Fill(open.get(), state_->tensors(), state_->values()));
+    Write(open);
+    return OkStatus();
   }
   if (copier_ == nullptr) copier_ = std::make_unique<os::WorkerPool>("ckpt-copy", 1, kTasksMax);
-  const Status queued =
-      copier_->TrySubmit([this, self = shared_from_this(), open, tensors = state_->tensors(),
-                          values = state_->values()] {
-        if (Fill(open.get(), tensors, values).ok()) Write(open);
-      });
-  if (!queued.ok()) End(open.get(), queued);
+  Status queued = copier_->TrySubmit([this, self = shared_from_this(), open,
+                                      tensors = state_->tensors(), values = state_->values()] {
+    if (Fill(open.get(), tensors, values).ok()) Write(open);
+  });
+  if (!queued.ok()) StageFailed(open.get(), queued);
+  return queued;
+}
+
+// Of several ranks, a save is closed when all of them know.
+void Standalone::StageFailed(OpenSave* open, const Status& why) {
+  if (several()) {
+    open->Set(StageOf::kFailed, why);
+  } else {
+    End(open, why);
+  }
 }
 
 Status Standalone::Fill(OpenSave* open, const std::vector<engine::LiveTensor>& tensors,
@@ -311,11 +319,7 @@ Status Standalone::Fill(OpenSave* open, const std::vector<engine::LiveTensor>& t
                              CopyDeadline(open->slots->bytes()));
   if (!status.ok()) {
     status.Annotate("staging save " + open->save->id().ToString());
-    if (several()) {
-      open->Set(StageOf::kFailed, status);  // closed when all ranks know
-    } else {
-      End(open, status);
-    }
+    StageFailed(open, status);
     return status;
   }
   open->Set(StageOf::kWriting);
@@ -329,12 +333,7 @@ void Standalone::Write(const std::shared_ptr<OpenSave>& open) {
     Status status = store_->WriteShard(open.get());
     open->Set(status.ok() ? StageOf::kWritten : StageOf::kFailed, status);
   });
-  if (queued.ok()) return;
-  if (several()) {
-    open->Set(StageOf::kFailed, queued);
-  } else {
-    End(open.get(), queued);
-  }
+  if (!queued.ok()) StageFailed(open.get(), queued);
 }
 
 void Standalone::WriteAndCommit(const std::shared_ptr<OpenSave>& open) {

@@ -109,7 +109,8 @@ class Standalone : public Session {
 
   Result<std::shared_ptr<OpenSave>> Prepare(const SaveRequest& request, const AttemptId& id);
   Status AgreeToSave(const AttemptId& id, const Status& mine);
-  void Stage(const std::shared_ptr<OpenSave>& open, bool overlap);
+  Status Stage(const std::shared_ptr<OpenSave>& open, bool overlap);
+  void StageFailed(OpenSave* open, const Status& why);
   Status Fill(OpenSave* open, const std::vector<engine::LiveTensor>& tensors,
               const format::RankValues& values);
   void Write(const std::shared_ptr<OpenSave>& open);

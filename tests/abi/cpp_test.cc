@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <ckpt/ckpt.hpp>
+#include <fstream>
 #include <limits>
 #include <random>
 
@@ -155,6 +157,29 @@ TEST_F(CppTest, ErrorsAreExceptionsButNotForTraining) {
     EXPECT_EQ(error.code(), ckpt::ErrorCode::kInvalidArgument);
     EXPECT_NE(std::string(error.what()).find("nonsense"), std::string::npos);
   }
+}
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_F(CppTest, SavesDoNotMakeTheProcessGrow) {
+  std::vector<float> weights(4 << 20, 1.0f);  // 16 MiB
+  ckpt::State state;
+  state.Tensor("weights", weights.data(), {weights.size()});
+  ckpt::Session session(options_);
+  session.Track(state);
+  uint64_t after_three = 0;
+  for (int step = 1; step <= 12; ++step) {
+    session.BeginSave(step, /*overlap=*/step % 2 == 0, std::chrono::seconds(60));
+    session.Fence();
+    if (step == 3) after_three = ResidentBytes();
+  }
+  EXPECT_LT(ResidentBytes(), after_three + weights.size());  // a quarter of one copy
+  session.Close();
 }
 
 class Loopback : public ckpt::Communicator {
