@@ -91,6 +91,7 @@ class Core::Impl {
   Member* AdoptMember(Job& job, const std::string& node, const JobReport& report);
   void FoldMember(Job& job, Member& member, const JobReport& report);
   void FoldCopies(Job& job, const std::string& node, const JobReport& report);
+  void RememberDurable(Job& job, const std::vector<CopyState>& before);
   void FoldTimes(Job& job, const JobReport& report);
   void ForgetSuperseded(Job& job);
   void ReconcileMember(Job& job, Member& member);

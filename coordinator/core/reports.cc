@@ -293,6 +293,20 @@ void Core::Impl::FoldTimes(Job& job, const JobReport& report) {
   }
 }
 
+// What is durable is in the store, also when no agent speaks of it any more.
+void Core::Impl::RememberDurable(Job& job, const std::vector<CopyState>& before) {
+  for (const CopyState& copy : before) {
+    if (!copy.durable) continue;
+    if (FindCopy(MergedCopies(job), copy) == nullptr) {
+      CopyState stored = copy;
+      stored.staged_gang = false;
+      stored.ram_nodes.clear();
+      job.copies[{"", copy.epoch}] = {stored};
+    }
+    return;
+  }
+}
+
 void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& report) {
   const auto before = MergedCopies(job);
   std::vector<CopyState> copies = report.copies;
@@ -305,6 +319,7 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
   held = std::move(copies);
   Edit(job.spec.name);
   settle_ = true;
+  RememberDurable(job, before);
   for (const CopyState& copy : MergedCopies(job)) {
     const CopyState* old = FindCopy(before, copy);
     const bool newly_staged = copy.staged_gang && (old == nullptr || !old->staged_gang);
@@ -355,15 +370,7 @@ void Core::Impl::ForgetSuperseded(Job& job) {
     if (!node.empty()) SendTo(node, Forget{job.spec.name, epoch, true});
     it = job.copies.erase(it);
   }
-  if (!IsEnded(job.state)) return;
-  for (const CopyState& copy : all) {  // what stays known of an ended job: what the store has
-    if (!copy.durable) continue;
-    CopyState stored = copy;
-    stored.staged_gang = false;
-    stored.ram_nodes.clear();
-    job.copies[{"", copy.epoch}] = {stored};
-    break;
-  }
+  if (IsEnded(job.state)) RememberDurable(job, all);
 }
 
 void Core::Impl::On(const Fetched& event) {
