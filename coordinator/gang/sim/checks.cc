@@ -119,7 +119,10 @@ void World::CheckAborted(const AbortAttempt& action) {
     ++result_.superseded;
     const bool newest = *complete_.rbegin() == action.generation;
     // What the leader can know: every member has voted that all its ranks wait in this round.
-    const bool all_wait = quiesced_[leader_->view().round].size() == members_.size();
+    // The round may have been withdrawn while the action waited for its Persisted.
+    const uint32_t round = leader_->view().round;
+    const bool all_wait = quiesced_[round].size() == members_.size() ||
+                          quiesced_[round - 1].size() == members_.size();
     if (stop_open_ == 0) {
       return Fail("thrown-away", "generation " + std::to_string(action.generation) +
                                      " drained, and no stop needs its slot: " + action.why);
@@ -244,19 +247,18 @@ void World::NoteReport(const Report& report) {
 // Bounded time after the last fault: all run, or all have finished, or all are gone.
 void World::CheckEnd() {
   const int64_t recent = weather_.horizon_ns - 200 * kMs - 4 * weather_.step_ns;
-  uint32_t running = 0, over = 0;
+  uint32_t still = 0, running = 0, cut_off = 0;  // cut off: ended without having finished
   std::string where;
   for (const SimRank& rank : ranks_) {
-    if (rank.pc == Pc::kExited) {
-      ++over;
-    } else if (rank.progress_ns >= recent) {
-      ++(rank.pc == Pc::kFinished ? over : running);
-    }
+    const bool out = rank.pc == Pc::kExited;
+    still += !out && rank.progress_ns < recent ? 1 : 0;
+    running += !out && rank.pc != Pc::kFinished ? 1 : 0;
+    cut_off += out && rank.gone ? 1 : 0;
     where += " " + std::to_string(rank.index) + ":pc" + std::to_string(static_cast<int>(rank.pc)) +
              "@" + std::to_string(rank.word.boundary) + "/s" +
              std::to_string(static_cast<int>(rank.word.state));
   }
-  if (running == ranks_.size() || over == ranks_.size()) return;
+  if (still == 0 && (running == 0 || cut_off == 0)) return;
   Fail("dead-end", "in the end" + where);
 }
 
