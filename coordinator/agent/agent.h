@@ -59,7 +59,8 @@ class Agent {
     std::map<uint32_t, os::Pidfd> ranks;
     RunServer::ConnectionId connection = 0;
     std::vector<v1::CoordinatorMsg> waiting;  // until it connects
-    std::map<uint64_t, uint64_t> unanswered;  // op_id of commands that were sent to it
+    // Sent to it and not answered, by op_id: sent again when it connects again.
+    std::map<uint64_t, v1::CoordinatorMsg> unanswered;
   };
 
   struct LocalFetch {

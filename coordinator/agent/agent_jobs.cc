@@ -1,6 +1,8 @@
 // Launches: started, watched, stopped, killed to the last process, remembered.
 #include <signal.h>
 
+#include <algorithm>
+
 #include "coordinator/agent/agent.h"
 #include "coordinator/agent/launch_command.h"
 #include "libckpt/base/log.h"
@@ -22,6 +24,10 @@ bool IsOver(v1::NodeJobState state) {
 
 std::string Name(const v1::Launch& launch) {
   return "job " + launch.job() + " epoch " + std::to_string(launch.epoch());
+}
+
+uint64_t OpIdOf(const v1::CoordinatorMsg& command) {
+  return command.has_stop() ? command.stop().op_id() : command.save().op_id();
 }
 
 std::string RunLogPath(const StateDir& state, const v1::Launch& launch) {
@@ -240,12 +246,11 @@ void Agent::CloseReport(LocalJob* job, const std::string& how) {
       copy.set_failure("ckpt-run " + how + " before it was durable");
     }
   }
-  for (const auto& [op_id, request] : std::exchange(job->unanswered, {})) {
+  for (const auto& [op_id, command] : std::exchange(job->unanswered, {})) {
     AnswerCommand(op_id, report.job(), report.epoch(), Unavailable("ckpt-run " + how));
   }
   for (const v1::CoordinatorMsg& command : std::exchange(job->waiting, {})) {
-    const uint64_t op_id = command.has_stop() ? command.stop().op_id() : command.save().op_id();
-    AnswerCommand(op_id, report.job(), report.epoch(), Unavailable("ckpt-run " + how));
+    AnswerCommand(OpIdOf(command), report.job(), report.epoch(), Unavailable("ckpt-run " + how));
   }
   const Status saved = state_.SaveReport(report);
   if (!saved.ok()) LogError("storing a report: " + saved.ToString());
@@ -256,7 +261,7 @@ void Agent::CloseReport(LocalJob* job, const std::string& how) {
 
 void Agent::OnStop(const v1::CoordinatorMsg& message) {
   const bool stop = message.has_stop();
-  const uint64_t op_id = stop ? message.stop().op_id() : message.save().op_id();
+  const uint64_t op_id = OpIdOf(message);
   const std::string& name = stop ? message.stop().job() : message.save().job();
   const uint64_t epoch = stop ? message.stop().epoch() : message.save().epoch();
   if (AnswerAgain(op_id)) return;
@@ -298,15 +303,17 @@ void Agent::KillRun(const JobKey& key) {
 }
 
 void Agent::Forward(LocalJob* job, const v1::CoordinatorMsg& message) {
+  const uint64_t op_id = OpIdOf(message);
   if (job->connection == 0) {
-    job->waiting.push_back(message);  // until it has connected
+    const bool known = std::any_of(job->waiting.begin(), job->waiting.end(),
+                                   [&](const auto& other) { return OpIdOf(other) == op_id; });
+    if (!known) job->waiting.push_back(message);  // until it has connected
     return;
   }
-  const uint64_t op_id = message.has_stop() ? message.stop().op_id() : message.save().op_id();
-  const uint64_t request = next_request_++;
-  if (!results_.contains(op_id)) job->unanswered[op_id] = request;
-  const Status sent = runs_->Send(job->connection, {static_cast<uint32_t>(request),
-                                                    wire::Command{message.SerializeAsString()}});
+  if (!results_.contains(op_id)) job->unanswered[op_id] = message;
+  const auto request = static_cast<uint32_t>(next_request_++);
+  const Status sent =
+      runs_->Send(job->connection, {request, wire::Command{message.SerializeAsString()}});
   if (!sent.ok()) LogWarning(Name(job->launch) + ": " + sent.ToString());
 }
 

@@ -81,6 +81,7 @@ bool Agent::Introduce(RunServer::ConnectionId id, pid_t peer, const wire::Attach
   LogInfo(Name(key) + ": ckpt-run is connected");
   const Status adopted = SendAdopt(*job);
   if (!adopted.ok()) LogError(Name(key) + ": handing over copies: " + adopted.ToString());
+  for (const auto& [op_id, command] : std::exchange(job->unanswered, {})) Forward(job, command);
   for (const v1::CoordinatorMsg& command : std::exchange(job->waiting, {})) Forward(job, command);
   return true;
 }
