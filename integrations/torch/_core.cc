@@ -36,15 +36,19 @@ int64_t ToNs(const std::optional<double>& seconds) {
   return *seconds <= 0 ? 0 : static_cast<int64_t>(*seconds * kNsPerSecond);
 }
 
-// Pre: the GIL is held. Throws libckpt.Error.
-void Check(ckpt_error_t* error) {
-  if (error == nullptr) return;
+// Pre: the GIL is held. A libckpt.Error; frees `error`.
+nb::object ToPython(ckpt_error_t* error) {
   const int32_t code = ckpt_error_code(error);
   const bool applied = ckpt_error_outcome(error) != 0;
   const std::string message = ckpt_error_message(error);
   ckpt_error_free(error);
-  nb::object made =
-      nb::module_::import_("libckpt._errors").attr("from_library")(code, applied, message);
+  return nb::module_::import_("libckpt._errors").attr("from_library")(code, applied, message);
+}
+
+// Pre: the GIL is held. Throws libckpt.Error.
+void Check(ckpt_error_t* error) {
+  if (error == nullptr) return;
+  const nb::object made = ToPython(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   throw nb::python_error();
 }
@@ -79,7 +83,7 @@ class Pending {
     const std::unique_ptr<nb::python_error> mine = std::move(error_);
     throw nb::python_error(*mine);
   }
-  void Forget() { error_.reset(); }
+  bool empty() const { return error_ == nullptr; }
 
  private:
   std::unique_ptr<nb::python_error> error_;
@@ -339,12 +343,17 @@ class Session {
     state_ = std::move(state);
   }
 
-  // (kind, boundary, deadline on CLOCK_BOOTTIME in ns)
-  std::tuple<int, uint64_t, int64_t> Step(int64_t user_step) {
+  // (kind, boundary, deadline on CLOCK_BOOTTIME in ns, error or None): a step may make its save and
+  // report that an earlier one failed.
+  nb::tuple Step(int64_t user_step) {
     ckpt_session_t* session = Live();
     ckpt_request_t request{};
-    pending_.Raise(WithoutGil([&] { return ckpt_session_step(session, user_step, &request); }));
-    return {static_cast<int>(request.kind), request.boundary, request.deadline_boottime_ns};
+    ckpt_error_t* error =
+        WithoutGil([&] { return ckpt_session_step(session, user_step, &request); });
+    if (!pending_.empty()) pending_.Raise(error);
+    nb::object problem = error == nullptr ? nb::none() : ToPython(error);
+    return nb::make_tuple(static_cast<int>(request.kind), request.boundary,
+                          request.deadline_boottime_ns, problem);
   }
 
   void Phase(int phase, double expected_seconds) {

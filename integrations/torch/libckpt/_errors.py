@@ -57,4 +57,5 @@ def type_name(value: object) -> str:
 
 def from_library(code: int, applied: bool, message: str) -> Error:
     """For the extension module."""
-    return Error(message, CODES.get(code, f"CODE_{code}"), applied)
+    name = CODES.get(code, f"CODE_{code}")
+    return Error(message[len(name) + 2 :] if message.startswith(name + ": ") else message, name, applied)

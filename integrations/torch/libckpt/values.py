@@ -25,6 +25,15 @@ WAY_OUT = (
 )
 
 
+class Encoded:
+    """A part that has been encoded under its own name."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, value: Any, where: str, depth: int = 1) -> None:
+        self.node = encode(value, where, depth)
+
+
 def dumps(value: Any, where: str = "value") -> str:
     """Canonical JSON of `value`; NotExpressible names the part that has none."""
     return json.dumps(encode(value, where), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -47,6 +56,8 @@ def encode(value: Any, where: str = "value", depth: int = 0) -> Any:
         return _encode_str(value, where)
     if kind is bytes:
         return {"$b": base64.b64encode(value).decode("ascii")}
+    if kind is Encoded:
+        return value.node
     if depth >= DEPTH_MAX:
         raise NotExpressible(where, value, f"containers nest at most {DEPTH_MAX} deep (does it contain itself?)")
     if kind is list:

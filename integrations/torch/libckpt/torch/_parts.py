@@ -231,7 +231,9 @@ class OptimizerPart(Part):
             if parameter in self.optimizer.state:
                 tree, leaves = self._split(name, parameter)
                 notes = [self._note(name, parameter, path, leaf) for path, leaf in leaves]
-                yield f"{self.prefix}/{name}", False, {"tree": tree, "leaves": notes}, self._where(name)
+                yield f"{self.prefix}/{name}", False, {
+                    "tree": values.Encoded(tree, self._where(name)), "leaves": notes
+                }, self._where(name)
 
     def _note(self, name: str, parameter: torch.Tensor, path: _trees.Path, leaf: Any) -> Dict[str, Any]:
         note = _trees.describe(path, leaf, self._where(name), False)
@@ -345,7 +347,8 @@ class ObjectPart(Part):
     def values(self) -> Iterator[Value]:
         tree, leaves = self._split()
         notes = [_trees.describe(path, leaf, self.prefix, self._small(leaf)) for path, leaf in leaves]
-        yield self.prefix, self.per_rank, {"tree": tree, "leaves": notes, "world": self.world.size}, self.prefix
+        content = {"tree": values.Encoded(tree, self.prefix), "leaves": notes, "world": self.world.size}
+        yield self.prefix, self.per_rank, content, self.prefix
 
     def prepare(self, source: Source) -> None:
         entry = source.blob(self.prefix) if self.per_rank else source.value(self.prefix)

@@ -137,7 +137,7 @@ class Run:
             if resume is not None:
                 self._restore(resume)
         except BaseException:
-            self._abandon()
+            self._give_up()
             raise
 
     # ---- the loop ----
@@ -157,20 +157,14 @@ class Run:
             self._track()
         begun = time.perf_counter()
         try:
-            kind, _, _ = self._session.step(self.global_step)
+            kind, _, _, error = self._session.step(self.global_step)
         except LayoutChanged:
             self._stale = True
             log.warning("step %d: tensors came or went inside the step that was to be saved; saved at the next one",
                         self.global_step)
             return
-        except NotExpressible:
-            raise
-        except Error as error:
-            if error.code not in _WEATHER:
-                raise
-            log.error("step %d: not saved, training goes on: %s", self.global_step, error)
-            self._saves.append({"step": self.global_step, "level": "failed", "error": str(error)})
-            return
+        if error is not None:
+            self._storage_trouble(error)
         if kind == _SAVE:
             self._note_save(begun)
         elif kind == _STOP:
@@ -214,14 +208,9 @@ class Run:
         ckpt-run: use save(wait=True) or finish(), which all ranks call."""
         if self.world_size > 1 and not self._managed:
             raise Error("several ranks without ckpt-run wait together: use save(wait=True) or finish()", "UNIMPLEMENTED")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            waiting = [s for s in self._library_saves() if s["level"] != "SHARED" and "error" not in s]
-            if not waiting:
-                break
-            if deadline is not None and time.monotonic() > deadline:
-                raise Error(f"not durable yet: step {waiting[-1]['step']}; it goes on", "DEADLINE_EXCEEDED", True)
-            time.sleep(0.005)
+        waiting = self._drain(timeout)
+        if waiting:
+            raise Error(f"not durable yet: step {waiting[-1]['step']}; it goes on", "DEADLINE_EXCEEDED", True)
         for save in self._library_saves():
             if "error" in save and save["step"] == self.global_step:
                 raise Error(f"the save of step {save['step']} failed: {save['error']}", "ABORTED")
@@ -277,27 +266,53 @@ class Run:
     ) -> None:
         if kind is None:
             self.finish()
-        elif self.world_size == 1 or self._managed:
-            self._close(None)  # what is in flight becomes durable all the same
         else:
-            self._abandon()
+            self._give_up(None)  # what is in flight becomes durable all the same
 
     def _close(self, timeout: Optional[float]) -> None:
         atexit.unregister(self._at_exit)
-        if not self._session.closed:
+        if self._session.closed:
+            return
+        drains_alone = self._managed and self._stop  # ckpt-run writes on without us
+        if not drains_alone and (self.world_size == 1 or self._managed):
+            self._drain(timeout)
+        self.history()
+        try:
             self._session.close(timeout)
+        except Error as error:
+            if not self._saves or self._saves[-1]["level"] != "durable":
+                raise
+            log.error("an earlier save failed: %s", error)  # and a newer one did not
+        for entry in self._saves:
+            if entry["level"] != "failed" and not drains_alone:
+                entry["level"] = "durable"
 
-    def _abandon(self) -> None:
-        """The other ranks do not come to an end together with this one, and closing is their common act."""
+    def _drain(self, timeout: Optional[float]) -> List[Dict[str, Any]]:
+        """Waits until every save has ended; those that have not at the deadline."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            waiting = [s for s in self._library_saves() if s["level"] != "SHARED" and "error" not in s]
+            if not waiting or (deadline is not None and time.monotonic() > deadline):
+                return waiting
+            time.sleep(0.005)
+
+    def _give_up(self, timeout: Optional[float] = 0.0) -> None:
+        """After an exception, which goes first. Several ranks without ckpt-run close together, and the others do not come
+        to an end with this one: there the session is left to the end of the process."""
         atexit.unregister(self._at_exit)
-        self._session.abandon()
+        if self.world_size > 1 and not self._managed:
+            return self._session.abandon()
+        try:
+            self._session.close(timeout)
+        except Error as error:
+            log.error("closing after an exception: %s", error)
 
     def _at_exit(self) -> None:
         if self._session.closed or os.getpid() != self._pid:
             return
         failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
         if failed and self.world_size > 1 and not self._managed:
-            return self._abandon()
+            return self._give_up()
         try:
             if not failed and not self._stop:
                 self._session.finish()
@@ -403,6 +418,11 @@ class Run:
 
     # ---- notes ----
 
+    def _storage_trouble(self, error: Exception) -> None:
+        if not isinstance(error, Error) or error.code not in _WEATHER:
+            raise error
+        log.error("step %d: a save failed, training goes on: %s", self.global_step, error)
+
     def _note_save(self, begun: float) -> None:
         assert self._tracked is not None
         stall = time.perf_counter() - begun
@@ -421,7 +441,9 @@ class Run:
                 _take_level(entry, save)
             if save is None or entry["level"] in ("durable", "failed"):
                 self._pending_announce.remove(entry)
-                if self.rank == 0 and entry["level"] == "durable":
+                if entry["level"] == "failed":
+                    log.error("step %d: not saved, training goes on: %s", entry["step"], entry["error"])
+                elif self.rank == 0 and entry["level"] == "durable":
                     log.info("step %d: durable", entry["step"])
 
     def _library_saves(self) -> List[Dict[str, Any]]:

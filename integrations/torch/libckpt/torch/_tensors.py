@@ -107,19 +107,19 @@ def box_of(tensor: torch.Tensor, where: str) -> Tuple[Tuple[int, ...], Tuple[int
     return local, tuple(min(int(o), int(g)) for o, g in zip(offset, tensor.shape))
 
 
-def check(leaf: Leaf) -> torch.Tensor:
+def check(tensor: torch.Tensor, where: str) -> torch.Tensor:
     """The memory that is tracked for it; refused by name if there is none that the library could read."""
-    local = local_of(leaf.tensor)
+    local = local_of(tensor)
     if local.layout is not torch.strided or local.is_quantized:
-        raise NotExpressible(leaf.where, f"a tensor of layout {local.layout}", "keep a dense tensor in the state")
+        raise NotExpressible(where, f"a tensor of layout {local.layout}", "keep a dense tensor in the state")
     if local.device.type == "meta":
-        raise NotExpressible(leaf.where, "a tensor on the meta device", "give it memory before ckpt.open")
+        raise NotExpressible(where, "a tensor on the meta device", "give it memory before ckpt.open")
     if local.dtype not in NUMBER_OF:
-        raise NotExpressible(leaf.where, f"a tensor of dtype {local.dtype}", "view it as an integer dtype")
+        raise NotExpressible(where, f"a tensor of dtype {local.dtype}", "view it as an integer dtype")
     if local.is_conj() or local.is_neg():
-        raise NotExpressible(leaf.where, "a lazily conjugated or negated view", "resolve_conj() or resolve_neg() it")
+        raise NotExpressible(where, "a lazily conjugated or negated view", "resolve_conj() or resolve_neg() it")
     if type(local) not in _PLAIN and "__torch_dispatch__" in vars(type(local)):
-        raise NotExpressible(leaf.where, local, "track its plain parts (a wrapper has no memory of its own)")
+        raise NotExpressible(where, local, "track its plain parts (a wrapper has no memory of its own)")
     return local
 
 

@@ -56,7 +56,7 @@ class Tracked:
         names = set()
         for part in self.parts:
             for leaf in part.leaves():
-                memory = _tensors.check(leaf)
+                memory = _tensors.check(leaf.tensor, leaf.where)
                 layout = _tensors.layout_of(leaf, memory, None)
                 key = (layout.dtype, layout.placement, layout.shape, layout.offset)
                 tied = ties.find(leaf.name, memory, key)

@@ -15,7 +15,7 @@ import torch
 
 from .. import values
 from .._errors import Error, NotExpressible
-from ._tensors import DTYPE_OF, NAME_OF, is_dtensor
+from ._tensors import DTYPE_OF, NAME_OF, check, is_dtensor
 
 Path = Tuple[Any, ...]
 
@@ -115,8 +115,7 @@ def describe(path: Path, leaf: Any, where: str, inline: bool) -> Dict[str, Any]:
     """What is needed to make it again."""
     note: Dict[str, Any] = {"path": list(path)}
     if isinstance(leaf, torch.Tensor):
-        if leaf.dtype not in NAME_OF:
-            raise NotExpressible(spell(where, path), f"a tensor of dtype {leaf.dtype}", "view it as an integer dtype")
+        check(leaf, spell(where, path))
         note.update(kind="dtensor" if is_dtensor(leaf) else "tensor", dtype=NAME_OF[leaf.dtype], shape=list(leaf.shape))
         if inline:
             note["bytes"] = tensor_bytes(leaf)
