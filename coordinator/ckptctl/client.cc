@@ -84,7 +84,8 @@ Status Client::WaitFor(uint64_t op_id, v1::Operation* operation,
     restart = Deadline("restart of the coordinator", kRestartMax);
     if (operation->phase() != phase && progress) progress(*operation);
     phase = operation->phase();
-    if (operation->state() != v1::OPERATION_RUNNING) return OkStatus();
+    const bool granted = operation->kind() == "preempt" && operation->phase() == "GRANTED";
+    if (granted || operation->state() != v1::OPERATION_RUNNING) return OkStatus();
   }
 }
 

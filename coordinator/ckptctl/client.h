@@ -30,8 +30,8 @@ class Client {
     return FromGrpc((stub_.get()->*method)(&context, request, response));
   }
 
-  // Waits until the operation has ended, also over a restart of the coordinator. `progress` is
-  // called when its phase changes.
+  // Waits until the operation has ended, or has granted what was asked for, also over a restart of
+  // the coordinator. `progress` is called when its phase changes.
   Status WaitFor(uint64_t op_id, v1::Operation* operation,
                  const std::function<void(const v1::Operation&)>& progress);
 

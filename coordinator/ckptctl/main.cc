@@ -1,6 +1,7 @@
 // ckptctl: asks the coordinator, and looks at checkpoints without one.
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <iostream>
 
 #include "coordinator/ckptctl/client.h"
 #include "coordinator/ckptctl/verb.h"
@@ -47,6 +48,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(SplitCommand(argc, argv, &command));
   } catch (const CLI::ParseError& error) {
+    const auto unknown = app.remaining();
+    if (app.get_subcommands().empty() && !unknown.empty()) {
+      std::cerr << "ckptctl: there is no command \"" << unknown.front()
+                << "\"; `ckptctl --help` lists them\n";
+      return kExitUsage;
+    }
     return app.exit(error) == 0 ? kExitDone : kExitUsage;
   }
   SetSubmitCommand(std::move(command));

@@ -47,6 +47,10 @@ Phase Core::Impl::PhaseOf(const Job& job) const {
 void Core::Impl::SetPhase(Operation& op, Phase phase) {
   if (phase <= op.phase) return;
   EditOp(op.op_id).phase = phase;
+  const bool own = op.kind == OperationKind::kSuspend || op.kind == OperationKind::kMigrate;
+  if (own && phase <= Phase::kReleased) {
+    for (VictimProgress& self : op.victims) self.phase = phase;
+  }
   settle_ = true;
 }
 
@@ -265,6 +269,7 @@ void Core::Impl::AdvanceSuspend(Operation& op) {
     return;
   }
   if (job != nullptr && job->state == JobState::kSuspended) {
+    SetPhase(op, Phase::kReleased);
     FinishOp(op, job->last_stop_clean ? OperationState::kDone : OperationState::kFailed,
              Phase::kReleased, job->reason);
   } else if (job != nullptr && job->state == JobState::kFinished) {

@@ -255,6 +255,7 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
     job.state_bytes =
         std::max(job.member_bytes.size() == job.members.size() ? 0 : job.state_bytes, total);
   }
+  if (report.node_rank != 0) return;  // one clock of steps: the leader's
   if (report.step != 0) job.step = report.step;
   if (report.step_seconds > 0) job.step_seconds = report.step_seconds;
 }
