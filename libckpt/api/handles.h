@@ -54,7 +54,8 @@ bool IsShared(const ckpt_error_t* error);
 template <typename Body>
 ckpt_error_t* Guarded(Body&& body) noexcept {
   try {
-    return ToError(body());
+    Status status = body();
+    return status.ok() ? nullptr : ToError(std::move(status));
   } catch (const std::bad_alloc&) {
     return ToError(ResourceExhausted("out of memory"));
   } catch (const std::exception& error) {
