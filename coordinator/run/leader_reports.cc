@@ -117,7 +117,7 @@ void LeaderLaunch::SayPhase(const gang::Report& report) {
       return Say(std::string(gang::Name(report.request)) + " refused: " + report.status.message() +
                  missing);
     case OpPhase::kEnded:
-      return Say("the gang ends: " + report.status.message() + missing +
+      return Say("the gang ends: " + report.status.message() +
                  (report.attempt != 0 ? "; " + id + " stands" : ""));
     default:
       LogDebug(std::string(gang::Name(report.phase)) + ": " + report.status.ToString());

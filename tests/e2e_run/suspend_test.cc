@@ -78,6 +78,7 @@ TEST(Suspend, AgainAndAgain) {
   Job job;
   for (int round = 1; round <= 3; ++round) {
     RunProcess run = job.Start({"--ranks", "3"}, kArgs);
+    ASSERT_TRUE(run.WaitFor("epoch " + std::to_string(round)));  // it handles signals
     ASSERT_TRUE(job.WaitForStep(0, 40 * round));
     run.Signal(round == 2 ? SIGINT : SIGUSR1);
     ASSERT_EQ(run.Wait(), 75) << run.Output();
