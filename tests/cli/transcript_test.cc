@@ -1,0 +1,229 @@
+// Transcripts of ckptctl: the real program against ckptd in this process and agents that pretend.
+// What varies from run to run (operation numbers, times of day) is replaced by words.
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <regex>
+
+#include "coordinator/ckptd/agent_fake.h"
+#include "coordinator/ckptd/server.h"
+#include "libckpt/base/log.h"
+
+namespace ckpt::ckptd {
+namespace {
+
+std::string NewDirectory() {
+  std::string path = testing::TempDir() + "/cli.XXXXXX";
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
+class Transcript : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogSink([](LogLevel, std::string_view) {});
+    ServerOptions options;
+    options.listen = "unix:" + dir_ + "/s";
+    options.data = dir_ + "/d";
+    auto server = Server::Start(std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = std::move(server).value();
+  }
+  void TearDown() override {
+    server_.reset();
+    SetLogSink({});
+  }
+
+  void AddNode(const std::string& name) {
+    agents_[name] = std::make_unique<FakeAgent>(server_->address(), name, 2);
+    agents_[name]->Welcome();
+    Until("nodes", name + "  *up");
+  }
+  // Output, errors and, if it is not 0, the exit code.
+  std::string Type(const std::string& words, const std::string& server = "") {
+    const std::string command = std::string(CKPTCTL) + " --server " +
+                                (server.empty() ? server_->address() : server) + " " + words +
+                                " 2>&1 < /dev/null";
+    FILE* pipe = popen(command.c_str(), "r");
+    std::string text;
+    char buffer[4096];
+    size_t size = 0;
+    while ((size = fread(buffer, 1, sizeof buffer, pipe)) > 0) text.append(buffer, size);
+    const int status = pclose(pipe);
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code_ != 0) text += "exit " + std::to_string(code_) + "\n";
+    text = std::regex_replace(text, std::regex("operation [0-9]{10,}"), "operation N");
+    text = std::regex_replace(text, std::regex("granted [0-9.]+ ms"), "granted T ms");
+    text = std::regex_replace(text, std::regex("[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}"), "TIME");
+    return std::regex_replace(text, std::regex(std::regex_replace(dir_, std::regex("\\."), "\\.")),
+                              "DIR");
+  }
+  void Until(const std::string& words, const std::string& pattern) {
+    const Deadline deadline("transcript", std::chrono::seconds(90));
+    std::string text;
+    while (!std::regex_search(text = Type(words), std::regex(pattern))) {
+      ASSERT_FALSE(deadline.Expired()) << words << " never shows " << pattern << ":\n" << text;
+    }
+  }
+
+  const std::string dir_ = NewDirectory();
+  std::unique_ptr<Server> server_;
+  std::map<std::string, std::unique_ptr<FakeAgent>> agents_;
+  int code_ = 0;
+};
+
+TEST_F(Transcript, APreemptionFromSubmitToGrant) {
+  AddNode("alpha");
+  AddNode("beta");
+  EXPECT_EQ(Type("nodes"),
+            "NAME   STATE  SLOTS  FREE  STAGING    USED  MEMCPY    JOBS  HELD\n"
+            "alpha  up     2      2     512.0 MiB  0 B   8.0 GB/s  -     -\n"
+            "beta   up     2      2     512.0 MiB  0 B   8.0 GB/s  -     -\n");
+  std::ofstream(dir_ + "/train.yaml") << "name: train\nranks: 4\npriority: 10\nclass: training\n"
+                                         "command: [./train, --steps, 1000]\n";
+  EXPECT_EQ(Type("submit " + dir_ + "/train.yaml"),
+            "submitted train: starting on alpha (ranks 0-1), beta (ranks 2-3)\n");
+  Until("jobs", "train  running");
+  EXPECT_EQ(Type("submit --name urgent --ranks 2 --priority 100 --class realtime -- ./go -o json"),
+            "submitted urgent: pending: needs 2 slots, 0 of 4 free; `ckptctl quote urgent` shows "
+            "what it would cost to make room\n");
+  const std::string quote = Type("quote urgent");
+  EXPECT_EQ(quote,
+            "plan p1-1: urgent on alpha (ranks 0-1)\n"
+            "  VICTIM  SLOTS  PRICE  LOST    STAGE   RESTORE  REQUEUE  PREEMPTED  NODES\n"
+            "  train   4      626.1  0.00 s  0.27 s  1.27 s   5.00 s   0 x        alpha,beta\n"
+            "  price 626.1 GPU-seconds; granted in about 0.4 s\n"
+            "  `ckptctl apply p1-1` carries it out; nothing has been changed\n");
+  EXPECT_EQ(Type("jobs -o json").find("\"preempted\""), std::string::npos);
+  const std::string apply = Type("apply p1-1 --wait");
+  EXPECT_EQ(code_, 0) << apply;
+  EXPECT_NE(apply.find("train RELEASED: cut 2.0 ms, staged 7.0 ms, released 19.0 ms after the "
+                       "notice; 64.0 MiB staged"),
+            std::string::npos)
+      << apply;
+  EXPECT_NE(apply.find("granted T ms after the request"), std::string::npos) << apply;
+  const std::string job = Type("job train");
+  EXPECT_NE(job.find("train: preempted"), std::string::npos) << job;
+  EXPECT_NE(job.find("    step 100 (epoch 1, attempt 1), 64.0 MiB: in RAM of alpha beta, not "
+                     "durable\n"),
+            std::string::npos)
+      << job;
+  for (auto& [name, agent] : agents_) agent->MakeDurable();
+  Until("job train", "MiB: durable, and in RAM of alpha beta");
+  agents_["alpha"]->Finish("urgent");
+  Until("jobs", "train +running +4 +10 +training +2");
+  EXPECT_EQ(Type("logs train"), "step 1\nstep 2\n");
+  EXPECT_EQ(Type("logs train --rank 1"), "ckptctl: rank 1 has written nothing\nexit 1\n");
+  const std::string events = Type("events --job urgent");
+  EXPECT_NE(events.find("  TIME  granted         urgent  2 slots\n"), std::string::npos) << events;
+}
+
+TEST_F(Transcript, SuspendMigrateResumeCancel) {
+  AddNode("alpha");
+  AddNode("beta");
+  Type("submit --name train --ranks 2 -- ./train");
+  Until("jobs", "train  running");
+  const std::string suspended = Type("suspend train --wait");
+  EXPECT_NE(
+      suspended.find("done, RELEASED: resumes from step 100, in RAM of alpha only, not durable"),
+      std::string::npos)
+      << suspended;
+  EXPECT_NE(Type("suspend train").find("done, DONE: already suspended"), std::string::npos);
+  Until("jobs", "train  suspended");
+  EXPECT_EQ(Type("migrate train --from alpha --to beta"),
+            "ckptctl: job train is suspended; only one that runs can be migrated\nexit 1\n");
+  EXPECT_NE(Type("resume train --wait").find("runs as epoch 2"), std::string::npos);
+  EXPECT_EQ(Type("resume train"),
+            "ckptctl: job train is running already: there is nothing to resume\nexit 1\n");
+  const std::string moved = Type("migrate train --from alpha --to beta --wait");
+  EXPECT_NE(moved.find("alpha -> beta; fetched 32.0 MiB of 32.0 MiB to beta"), std::string::npos)
+      << moved;
+  EXPECT_EQ(code_, 0);
+  EXPECT_NE(Type("job train").find("place: beta (ranks 0-1)"), std::string::npos);
+  const std::string cancelled = Type("cancel train --wait");
+  EXPECT_NE(cancelled.find("done, RELEASED: train is cancelled"), std::string::npos) << cancelled;
+}
+
+TEST_F(Transcript, RefusalsSayWhatWouldWork) {
+  EXPECT_EQ(Type("submit --name x --ranks 1 -- true"),
+            "ckptctl: no agent has connected to this coordinator yet: start `ckpt-agent` on each "
+            "node, see `ckptctl nodes`\nexit 1\n");
+  AddNode("alpha");
+  EXPECT_EQ(Type("submit --name x --ranks 9 -- true"),
+            "ckptctl: job x needs 9 slots; the whole cluster has 2 on 1 node\nexit 1\n");
+  EXPECT_EQ(Type("submit --name x --ranks 1 --state-bytes-per-rank 1GiB -- true"),
+            "ckptctl: job x declares 1.00 GiB of state a rank; within the staging budgets (alpha 2 "
+            "slots 512.0 MiB) only 0 of its 1 ranks could be staged: raise --staging-budget of the "
+            "agents\nexit 1\n");
+  EXPECT_EQ(Type("job nobody"),
+            "ckptctl: no job is named nobody; `ckptctl jobs` lists them\nexit 1\n");
+  EXPECT_EQ(Type("apply p9-9"),
+            "ckptctl: no plan p9-9 is known (plans do not outlive the coordinator): quote "
+            "again\nexit 1\n");
+  Type("submit --name taken --ranks 1 -- true");
+  Until("jobs", "taken  running");
+  EXPECT_EQ(Type("submit --name taken --ranks 1 -- true"),
+            "ckptctl: the name taken is in use by a job that is running: choose another name "
+            "(`ckptctl job taken` shows it)\nexit 1\n");
+  EXPECT_EQ(Type("quote taken"),
+            "ckptctl: job taken is running and waits for no capacity: there is nothing to "
+            "quote\nexit 1\n");
+  EXPECT_EQ(Type("migrate taken --from alpha --to nowhere"),
+            "ckptctl: no agent of a node nowhere is connected; `ckptctl nodes` lists them\nexit "
+            "1\n");
+}
+
+TEST_F(Transcript, UsageErrorsExitWith2) {
+  EXPECT_EQ(Type("no-such-verb"),
+            "ckptctl: there is no command \"no-such-verb\"; `ckptctl --help` lists them\nexit 2\n");
+  Type("job");
+  EXPECT_EQ(code_, 2);
+  Type("jobs -o xml");
+  EXPECT_EQ(code_, 2);
+  Type("submit --name x --ranks many -- true");
+  EXPECT_EQ(code_, 2);
+  EXPECT_EQ(Type("suspend x --deadline soon"),
+            "ckptctl: \"soon\" is no duration, like 30s\nexit 2\n");
+  const auto file = [&](const std::string& text) {
+    std::ofstream(dir_ + "/job.yaml") << text;
+    return Type("submit " + dir_ + "/job.yaml");
+  };
+  EXPECT_EQ(file("name: y\nranks: 1\ncommand: [a]\ncolour: red\n"),
+            "ckptctl: DIR/job.yaml:4: unknown key \"colour\"; known are class, command, env, "
+            "max_price, min_runtime, name, preemptible, priority, ranks, restarts_max, save_every, "
+            "state_bytes_per_rank, store, workdir\nexit 2\n");
+  EXPECT_EQ(file("name: y\nranks: few\n"),
+            "ckptctl: DIR/job.yaml:2: ranks: \"few\" is not a value for it\nexit 2\n");
+  EXPECT_EQ(file("ranks: 1\ncommand: [a]\n"),
+            "ckptctl: DIR/job.yaml: the job has no name: `name:` in the file, or --name\nexit "
+            "2\n");
+  EXPECT_EQ(file("name: y\nranks: 1\n"),
+            "ckptctl: DIR/job.yaml: the job has no command: `command:` in the file, or -- "
+            "WORDS\nexit 2\n");
+  EXPECT_EQ(file("- a\n"), "ckptctl: DIR/job.yaml: expected `key: value` lines\nexit 2\n");
+  file("name: [\n");
+  EXPECT_EQ(code_, 2);
+}
+
+TEST_F(Transcript, NoCoordinatorInReachExitsWith3) {
+  EXPECT_EQ(Type("jobs", "unix:" + dir_ + "/none"),
+            "ckptctl: no coordinator answers at unix:DIR/none: start `ckptd --listen "
+            "unix:DIR/none`, or name another with --server or CKPT_SERVER\nexit 3\n");
+}
+
+TEST_F(Transcript, JsonHasEveryFieldUnderItsName) {
+  AddNode("alpha");
+  const std::string nodes = Type("nodes -o json");
+  EXPECT_NE(nodes.find("\"staging_budget_bytes\": 536870912"), std::string::npos) << nodes;
+  EXPECT_NE(nodes.find("\"connected\": true"), std::string::npos);
+  EXPECT_EQ(Type("jobs -o json"), "{\n  \"jobs\": []\n}\n");
+  EXPECT_NE(Type("-o json submit --name j --ranks 1 --env A=b -- true").find("\"A\": \"b\""),
+            std::string::npos);
+  EXPECT_NE(Type("events -o json").find("{\"events\": [\n  {\"revision\":1,"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ckpt::ckptd
