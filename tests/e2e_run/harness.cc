@@ -95,7 +95,7 @@ RunProcess Job::StartCommand(std::vector<std::string> flags, std::vector<std::st
   options.argv.push_back("--");
   options.argv.insert(options.argv.end(), command.begin(), command.end());
   std::vector<std::string> env = os::CurrentEnv();
-  os::SetEnv(&env, "E2E_DIR", dir_);
+  os::SetEnv(&env, "XDG_RUNTIME_DIR", dir_);  // what a killed ckpt-run leaves goes with the test
   options.env = env;
   const std::string output = dir_ + "/run" + std::to_string(started_++) + ".out";
   Result<os::UniqueFd> out = os::OpenAppend(output);
