@@ -222,6 +222,34 @@ TEST(Gang, AHardSuspendIsTriedAgainUntilItsDeadline) {
   EXPECT_GT(table.orders[0].attempt, first);
 }
 
+TEST(Gang, ASuspendDuringARollBackComesAfterIt) {
+  Table table(2, 1);
+  table.UntilSealed(Suspend(1));
+  table.DeliverAll();
+  table.CommsDown(0, DeadlineExceeded("a communicator hangs"));
+  table.DeliverAll();
+  ASSERT_EQ(table.leader->view().decision, Decision::kBack);
+  table.Leads(Suspend(2));
+  table.DeliverAll();
+  EXPECT_EQ(table.leader->view().decision, Decision::kBack);
+  table.CommsUp(0), table.CommsUp(1);
+  table.DeliverAll();
+  EXPECT_EQ(PhasesOf(table, 1).back(), OpPhase::kRolledBack);
+  EXPECT_EQ(PhasesOf(table, 2).back(), OpPhase::kNotified);
+  EXPECT_EQ(table.words[0].state, WordState::kCommittedStop);
+}
+
+TEST(Gang, ATryThatFailsBeforeAHardDeadlineIsNotTheEndOfTheOperation) {
+  Table table(2, 1);
+  table.UntilQuiesced(Suspend(1, table.now + 300 * kSecond, true));
+  table.Acts(0, RankStageFailed{Rank(0), table.orders[0].generation, table.orders[0].attempt,
+                                ResourceExhausted("no pinned memory")});
+  table.DeliverAll();
+  EXPECT_EQ(table.LastReport(OpPhase::kRolledBack), nullptr);
+  EXPECT_EQ(table.reports.back().phase, OpPhase::kQueued);
+  EXPECT_EQ(table.reports.back().status.code(), Code::kResourceExhausted);
+}
+
 TEST(Gang, KillOverridesEverythingBeforeBarrierThree) {
   Table table(2, 1);
   table.UntilSealed(Suspend(1));
@@ -360,6 +388,21 @@ TEST(Saves, AWaitingSaveIsGrantedWhenASlotIsFree) {
   table.DeliverAll();
   EXPECT_EQ(table.Count<GrantSave>(0), before + 1);
   EXPECT_EQ(table.Count<GrantSave>(1), before + 1);
+}
+
+TEST(Saves, ASecondSlotThatComesLaterIsUsed) {
+  Table table(2, 1, [](LeaderConfig* config) { config->slots = 1; });
+  table.StepsTo(0, 1), table.StepsTo(1, 1);
+  ASSERT_TRUE(table.ProgramSave());
+  table.StepsTo(0, 2), table.StepsTo(1, 2);
+  const uint32_t before = table.Count<GrantSave>(0);
+  table.Acts(0, RankWantsSave{Rank(0), 2, true, table.now + 60 * kSecond});
+  table.DeliverAll();
+  EXPECT_EQ(table.Count<GrantSave>(0), before);
+  table.Leads(SlotsKnown{2});
+  table.DeliverAll();
+  ASSERT_EQ(table.Count<GrantSave>(0), before + 1);
+  EXPECT_EQ(table.Last<GrantSave>(0)->slot, 1u);
 }
 
 TEST(Saves, ASuspendSendsWaitingSavesOn) {
