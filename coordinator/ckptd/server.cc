@@ -71,7 +71,8 @@ Status CheckPortFree(const std::string& host, uint16_t port) {
 Status CheckListen(std::string* listen) {
   if (listen->starts_with(kUnix)) {
     const std::string path = listen->substr(kUnix.size());
-    if (path.empty() || path.front() != '/') {
+    if (path.empty()) return InvalidArgument("--listen unix: names no path");
+    if (path.front() != '/') {
       *listen = std::string(kUnix) + std::filesystem::absolute(path).string();
     }
     return CheckUnixFree(listen->substr(kUnix.size()));

@@ -181,7 +181,7 @@ uint32_t FirstSeed() {
 
 TEST(Simulation, RandomWorldsKeepEveryInvariant) {
   const char* count = std::getenv("CKPT_TEST_RUNS");
-  const uint32_t runs = count == nullptr ? 150 : static_cast<uint32_t>(std::atoi(count));
+  const uint32_t runs = count == nullptr ? 60 : static_cast<uint32_t>(std::atoi(count));
   for (uint32_t seed = FirstSeed(); seed < FirstSeed() + runs; ++seed) {
     RunRandom(seed);
     if (testing::Test::HasFailure()) {
