@@ -2,8 +2,10 @@
 one; in any other they are not collected."""
 
 import importlib.util
+import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -22,49 +24,88 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+class Zygote:
+    """See zygote.py."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen([sys.executable, str(HERE / "zygote.py")], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, env=environment, text=True)
+
+    def ask(self, **order):
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    process = Zygote()
+    yield process
+    process.close()
+
+
+class Rank:
+    def __init__(self, zygote: Zygote, pid: int, out: pathlib.Path) -> None:
+        self.zygote, self.pid, self.out, self.code = zygote, pid, out, None
+
+    def wait(self, timeout: float):
+        if self.code is None:
+            self.code = self.zygote.ask(wait=self.pid, timeout=timeout)
+        return self.code
+
+    def running(self) -> bool:
+        return self.wait(0.01) is None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.code is None:
+            os.kill(self.pid, number)
+
+
 class Launcher:
     """Starts ranks of a script and waits for them."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.running = []
+    def __init__(self, zygote: Zygote, folder: pathlib.Path) -> None:
+        self.zygote, self.folder, self.ranks = zygote, folder, []
 
-    def start(self, world: int, *command: str, script: str = "worker.py", env=None):
+    def start(self, world: int, *args, script: str = "worker.py", env=None):
         port = str(free_port())
-        ranks = []
+        started = []
         for rank in range(world):
-            variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", **(env or {})}
-            out = open(self.folder / f"out.{len(self.running)}.{rank}", "w+")
-            ranks.append((subprocess.Popen([sys.executable, str(HERE / script), *map(str, command)], env=variables,
-                                           cwd=self.folder, stdout=out, stderr=subprocess.STDOUT), out))
-        self.running.extend(ranks)
-        return ranks
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": port, **(env or {})}
+            out = self.folder / f"out.{len(self.ranks) + rank}"
+            pid = self.zygote.ask(start=str(HERE / script), args=[str(a) for a in args], env=variables, out=str(out),
+                                  cwd=str(self.folder))
+            started.append(Rank(self.zygote, pid, out))
+        self.ranks.extend(started)
+        return started
 
     def wait(self, ranks, timeout: float = 240):
         codes = []
-        for process, out in ranks:
-            try:
-                codes.append(process.wait(timeout))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                codes.append("timeout")
+        for rank in ranks:
+            code = rank.wait(timeout)
+            if code is None:
+                rank.kill()
+            codes.append("timeout" if code is None else code)
         if any(code not in (0, 75) for code in codes):
-            for process, out in ranks:
-                out.seek(0)
-                print(out.read())
+            for rank in ranks:
+                print(rank.out.read_text())
         return codes
 
-    def run(self, world: int, *command: str, **keywords):
-        return self.wait(self.start(world, *command, **keywords))
+    def run(self, world: int, *args, **keywords):
+        return self.wait(self.start(world, *args, **keywords))
 
 
 @pytest.fixture
-def launch(tmp_path):
-    launcher = Launcher(tmp_path)
+def launch(zygote, tmp_path):
+    launcher = Launcher(zygote, tmp_path)
     yield launcher
-    for process, out in launcher.running:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        out.close()
+    for rank in launcher.ranks:
+        if rank.running():
+            rank.kill()
+            rank.wait(30)

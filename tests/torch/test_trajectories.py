@@ -1,7 +1,6 @@
 """A training that is suspended, killed and moved is the training that was not: every line of its log is the same."""
 
 import random
-import signal
 import time
 
 import pytest
@@ -52,12 +51,12 @@ def test_killed_at_random_moments(launch):
         deadline = time.monotonic() + 60
         begun = len(lines(launch.folder, "split")) if (launch.folder / "split.0").exists() else 0
         wanted = begun + random.randrange(1, 6)
-        while time.monotonic() < deadline and ranks[0][0].poll() is None:
+        while time.monotonic() < deadline and ranks[0].running():
             if (launch.folder / "split.0").exists() and len(lines(launch.folder, "split")) >= min(wanted, STEPS):
                 break
             time.sleep(0.002)
-        ranks[0][0].send_signal(signal.SIGKILL)
-        ranks[0][0].wait()
+        ranks[0].kill()
+        ranks[0].wait(30)
     assert launch.run(1, "--path", "store", "--log", "split", "--steps", STEPS, "--save-every", 2) == [0]
     assert lines(launch.folder, "split") == expected[0]
 

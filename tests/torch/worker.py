@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import time
 
 import numpy
 import torch
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--stop-at", type=int, default=-1)
     parser.add_argument("--stop-rank", type=int, default=0)
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes once this rank got its signal")
     parser.add_argument("--without", action="store_true", help="the same training without libckpt")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -108,7 +110,7 @@ def main() -> None:
     if not args.without:
         run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=state,
                         save_every=args.save_every)
-    step = run.global_step if run else 0
+    step, pace = run.global_step if run else 0, 0.0
     with open(f"{args.log}.{rank}", "a") as log:
         while step < args.steps:
             if world > 1:
@@ -128,6 +130,8 @@ def main() -> None:
                 print(*line, loss.item().hex(), sep="|", file=log, flush=True)
                 if step == args.stop_at and rank == args.stop_rank:
                     os.kill(os.getpid(), signal.SIGTERM)
+                    pace = args.pace
+                time.sleep(pace)
                 if run:
                     run.step(loss=loss)
                 if step >= args.steps:

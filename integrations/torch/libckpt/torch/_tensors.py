@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -90,6 +90,7 @@ def box_of(tensor: torch.Tensor, where: str) -> Tuple[Tuple[int, ...], Tuple[int
     for placement in placements:
         if placement.is_partial():
             raise NotExpressible(where, "a DTensor with partial placement", "redistribute it before it is saved")
+    _check_strided(tensor, where)
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, offset = compute_local_shape_and_global_offset(
@@ -105,6 +106,25 @@ def box_of(tensor: torch.Tensor, where: str) -> Tuple[Tuple[int, ...], Tuple[int
     if len(offset) != len(local):  # this rank is not in the mesh
         offset = (0,) * len(local)
     return local, tuple(min(int(o), int(g)) for o, g in zip(offset, tensor.shape))
+
+
+def _check_strided(tensor: torch.Tensor, where: str) -> None:
+    """FSDP over tensor parallelism shards one dimension twice; the parts are boxes only if it divides evenly."""
+    placements = tensor.placements  # type: ignore[attr-defined]
+    if not any(type(p).__name__ == "_StridedShard" for p in placements):
+        return
+    mesh = tensor.device_mesh.shape  # type: ignore[attr-defined]
+    parts: Dict[int, int] = {}
+    for size, placement in zip(mesh, placements):
+        if placement.is_shard() or type(placement).__name__ == "_StridedShard":
+            parts[placement.dim] = parts.get(placement.dim, 1) * size
+    for dim, count in parts.items():
+        if tensor.shape[dim] % count:
+            raise NotExpressible(
+                where,
+                f"a DTensor of shape {tuple(tensor.shape)} sharded over {count} ranks in dimension {dim}, twice",
+                f"make that dimension divisible by {count}",
+            )
 
 
 def check(tensor: torch.Tensor, where: str) -> torch.Tensor:

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The tests of the Python package in an environment that holds the wheel and torch (CPU), made once in build/venv-torch.
+# Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+VENV=build/venv-torch
+PACKAGES=(torch==2.13.0 numpy==2.2.6 pytest==8.3.5 safetensors==0.5.3 scikit-build-core==0.11.6 nanobind==2.9.2 mypy==1.18.2)
+
+# Where pip knows of no CPU build of torch, PIP_EXTRA_INDEX_URL names an index that has one.
+install() { "$VENV/bin/pip" install -q --disable-pip-version-check "$@"; }
+
+stamp="$VENV/.have-$(printf '%s\n' "${PACKAGES[@]}" | md5sum | cut -c1-12)"
+if [ ! -e "$stamp" ]; then
+  printf 'making %s (%s)\n' "$VENV" "${PACKAGES[*]}"
+  rm -rf "$VENV"
+  python3 -m venv "$VENV"
+  install "${PACKAGES[@]}"
+  touch "$stamp"
+fi
+
+# Installed again when a source of the wheel is newer than the last one.
+wheel="$VENV/.wheel"
+if [ ! -e "$wheel" ] || [ -n "$(find libckpt cmake integrations/torch pyproject.toml CMakeLists.txt -newer "$wheel" -type f -print -quit)" ]; then
+  touch "$wheel.begun"
+  PATH="$PWD/$VENV/bin:$PATH" CCACHE_NOHASHDIR=1 install --no-build-isolation --no-deps --force-reinstall .
+  mv "$wheel.begun" "$wheel"
+fi
+exec "$VENV/bin/python" -m pytest -q tests/torch -p no:cacheprovider "$@"
