@@ -347,7 +347,9 @@ TEST_F(AgentTest, AnAgentThatComesBackTooLateEndsWhatIsLeft) {
   const v1::JobReport running = Launched("a", "run", 1);
   node.Stop();
   const std::string mark = LaunchMark("job", 1, dir_ + "/a/agent.sock");
-  for (const os::ProcessInfo& process : *os::ProcessesWithEnv(mark)) {
+  const auto left = os::ProcessesWithEnv(mark);
+  ASSERT_TRUE(left.ok());
+  for (const os::ProcessInfo& process : *left) {
     if (process.pid != running.rank_pids(0)) kill(process.pid, SIGKILL);  // ckpt-run alone
   }
   const Deadline deadline("ckpt-run to end", std::chrono::seconds(60));

@@ -172,8 +172,6 @@ Status Runner::Serve() {
                                                          [this](uint64_t peer) {
                                                            streams_.erase(peer);
                                                            leader_->OnClosed(peer);
-                                                           if (exit_code_ >= 0 && streams_.empty())
-                                                             loop_->Stop();
                                                          }}));
   Say("serving the gang at " + server_->address());
   return OkStatus();
@@ -311,18 +309,22 @@ void Runner::MeasureMemcpy() {
   if (measuring_ || launch == nullptr || !launch->released()) return;
   const NodeStatus status = launch->status();
   if (status.stall_ns == 0 || status.stage_bytes == 0) return;
-  measuring_ = true;
+  measuring_ = memcpy_pending_ = true;
   const uint32_t threads = services_.options.rank_count;
   const Status queued =
       prep_->TrySubmit([this, alive = alive_, loop = loop_.get(), status, threads] {
         const Nanos took = TimeMemcpy(status.stage_bytes, threads);
         loop->Post([this, alive, took, stall_ns = status.stall_ns] {
-          if (!*alive || took.count() == 0) return;
+          if (!*alive) return;
+          memcpy_pending_ = false;
+          if (took.count() == 0) return;
           memcpy_ratio_ = static_cast<double>(stall_ns) / static_cast<double>(took.count());
           ReportSoon();
         });
       });
-  if (!queued.ok()) LogWarning("memcpy is not measured: " + queued.message());
+  if (queued.ok()) return;
+  memcpy_pending_ = false;
+  LogWarning("memcpy is not measured: " + queued.message());
 }
 
 // The last report and the outcome leave before the process does.
@@ -332,13 +334,13 @@ void Runner::Leave(int exit_code, const std::string& message) {
   if (exit_code != 0 || !message.empty()) Say(message);
   if (agent_) Report();
   client_.reset();
-  const bool wait = !streams_.empty() || (agent_ && !agent_->Flushed());
-  if (!wait) return loop_->Stop();
+  const auto stop_when_settled = [this] {
+    const bool told = !agent_ || (agent_->Flushed() && !memcpy_pending_ && !reporting_);
+    if (told && streams_.empty()) loop_->Stop();
+  };
+  stop_when_settled();
+  loop_->AddPeriodic(kReportPause, stop_when_settled);
   loop_->AddTimer(kLeaveTimeout, [this] { loop_->Stop(); });
-  if (streams_.empty())
-    loop_->AddPeriodic(kReportPause, [this] {
-      if (agent_->Flushed()) loop_->Stop();
-    });
 }
 
 }  // namespace ckpt::run

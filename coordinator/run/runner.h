@@ -54,7 +54,7 @@ class Runner {
   os::EventLoop::TimerId connect_timer_ = 0, reconnect_timer_ = 0;
   int64_t join_until_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  bool reporting_ = false, measuring_ = false;
+  bool reporting_ = false, measuring_ = false, memcpy_pending_ = false;
   double memcpy_ratio_ = 0;
   int exit_code_ = -1;  // of the process; -1: it runs
   std::string exit_message_;

@@ -59,7 +59,7 @@ class Demo:
         self.text = self.prepare_text()
         self.cluster = Cluster(self.bin, self.out)
         self.placements = {}  # (job, epoch) -> [node of rank 0, …]
-        self.stops = []       # (what, PhaseTimes, granted_ns)
+        self.stops = []       # (what, epoch that was stopped, granted_ns, its PhaseTimes)
         self.kills = []       # (boottime, text)
 
     def prepare_text(self):
@@ -149,9 +149,17 @@ class Demo:
         job = self.job()
         note(f"granted; no process of {TRAIN} is left, and `ckptctl job {TRAIN}` says:")
         self.cluster.show("job", TRAIN)
-        operation = self.cluster.ctl("events")["events"]
-        granted = [e for e in operation if e["kind"] == "granted"]
-        self.stops.append(("preemption", job["epoch"], granted[-1]["boottime_ns"] if granted else 0))
+        granted = [e["boottime_ns"] for e in self.cluster.ctl("events")["events"] if e["kind"] == "granted" and e["job"] == URGENT]
+        self.stops.append(("preemption", job["epoch"], granted[0], self.times_of_stop()))
+
+    def times_of_stop(self):
+        """Times of the newest stop; the comparison with memcpy is taken after the release and comes a little later."""
+        end = time.monotonic() + 5
+        while True:
+            times = self.job()["last_stop"]
+            if (times["memcpy_ratio"] and times["durable_ns"]) or time.monotonic() > end:
+                return times
+            time.sleep(0.05)
 
     def resume(self):
         wait_for(f"{URGENT} finishes", lambda: self.job(URGENT)["state"] == "finished")
@@ -168,7 +176,7 @@ class Demo:
         self.cluster.start_agent("gamma", self.args.ranks // 2, "1GiB")
         epoch = self.job()["epoch"]
         self.cluster.show("migrate", TRAIN, "--from", "beta", "--to", "gamma", "--wait")
-        self.stops.append(("migration", epoch, 0))
+        self.stops.append(("migration", epoch, 0, self.times_of_stop()))
         job = wait_for(f"{TRAIN} runs on gamma", lambda: (j := self.job())["state"] == "running" and j["epoch"] > epoch
                        and j.get("resumed_from") and j)
         nodes = [n["node"] for n in job["placement"]["nodes"]]
@@ -213,53 +221,44 @@ class Demo:
              f"and the final weights, moments and data positions of all {self.args.ranks} ranks")
 
     def table(self):
-        events = self.cluster.ctl("events")["events"]
-        print(f"\n{'':22}{'stall':>9}{'cut→staged':>12}{'→released':>11}{'→granted':>10}{'→durable':>10}{'bytes':>11}"
-              f"{'÷ memcpy':>10}{'lost GPU-s':>12}")
-        job = self.cluster.job(TRAIN)
-        rows = []
-        for what, epoch, granted in self.stops:
-            times = self.times_of(events, epoch)
-            ms = lambda to, since="cut_ns": f"{(times[to] - times[since]) / 1e6:.0f} ms" if times.get(to) and times.get(since) else "–"
-            grant = f"{(granted - times['cut_ns']) / 1e6:.0f} ms" if granted and times.get("cut_ns") else "–"
-            ratio = f"{times['memcpy_ratio']:.2f}" if times.get("memcpy_ratio") else "–"
-            rows.append(f"{what:22}{times.get('stall_ns', 0) / 1e6:>6.0f} ms{ms('staged_ns'):>12}{ms('released_ns'):>11}{grant:>10}"
-                        f"{ms('durable_ns'):>10}{times.get('staged_bytes', 0) / MIB:>7.0f} MiB{ratio:>10}{0:>12.1f}")
-        print("\n".join(rows))
-        print(f"{'SIGKILL of a rank':22}{'':74}{job.get('lost_gpu_seconds', 0):>23.1f}")
-        print("All times since the cut, measured in this run; ÷ memcpy: the stall against a copy of the same bytes right after it.")
-
-    def times_of(self, events, epoch):
-        times = {}
-        for event in events:
-            if event["job"] == TRAIN and event["epoch"] == epoch:
-                for key, value in event.get("data", {}).items():
-                    if key.endswith("_ns") or key in ("staged_bytes", "memcpy_ratio"):
-                        number = float(value) if key == "memcpy_ratio" else int(value)
-                        if number:
-                            times[key] = number
-        return times
+        columns = ("stall", "÷ memcpy", "cut→staged", "→released", "→granted", "→durable", "bytes", "lost GPU-s")
+        print("\n" + f"{'':20}" + "".join(f"{c:>12}" for c in columns))
+        for what, _, granted, times in self.stops:
+            since = lambda ns: f"{(ns - times['cut_ns']) / 1e6:.0f} ms" if ns and times["cut_ns"] else "–"
+            ratio = f"{times['memcpy_ratio']:.2f}" if times["memcpy_ratio"] else "–"
+            cells = (f"{times['stall_ns'] / 1e6:.0f} ms", ratio, since(times["staged_ns"]), since(times["released_ns"]), since(granted),
+                     since(times["durable_ns"]), f"{times['staged_bytes'] / MIB:.0f} MiB", "0.0")
+            print(f"{what:20}" + "".join(f"{c:>12}" for c in cells))
+        lost = self.cluster.job(TRAIN)["lost_gpu_seconds"]
+        print(f"{'SIGKILL of a rank':20}" + f"{f'{lost:.1f}':>{12 * len(columns)}}")
+        print("Times since the cut, of this run. ÷ memcpy: the stall against a plain copy of the same bytes, taken right after it.")
 
     def picture(self):
         events = self.cluster.ctl("events")["events"]
+        at = lambda job, epoch, *kinds: [e["boottime_ns"] / 1e9 for e in events
+                                         if e["job"] == job and e["epoch"] == epoch and e["kind"] in kinds]
+        stops = {epoch: {k: v / 1e9 for k, v in times.items() if k.endswith("_ns") and v} for _, epoch, _, times in self.stops}
         line = Timeline(f"{self.args.ranks} ranks make room for an urgent job, come back, move and survive a kill")
         for (job, epoch), nodes in sorted(self.placements.items()):
-            mine = [e for e in events if e["job"] == job and e["epoch"] == epoch]
-            at = lambda *kinds: next((e["boottime_ns"] / 1e9 for e in mine if e["kind"] in kinds), None)
-            start = at("running", "resumed", "launched")
-            times = {k: v / 1e9 for k, v in self.times_of(events, epoch).items()} if job == TRAIN else {}
-            end = times.get("cut_ns") or at("failed", "finished", "released", "restarted") or events[-1]["boottime_ns"] / 1e9
+            start = min(at(job, epoch, "launched", "running"))
+            times = stops.get(epoch, {}) if job == TRAIN else {}
+            following = at(job, epoch + 1, "launched", "running") + at(job, epoch, "finished")
+            killed = [when for when, _ in self.kills if when > start]
+            end = min([times["cut_ns"]] if times else killed + following)
             for rank, node in enumerate(nodes):
-                lane = f"{job} rank {rank}"
-                if start:
-                    line.bar(lane, start, end, node, "run")
-                if times.get("staged_ns"):
-                    line.bar(lane, times["cut_ns"], times["staged_ns"], node, "copy")
-                    again = [e["boottime_ns"] / 1e9 for e in events if e["job"] == job and e["epoch"] > epoch and e["kind"] == "running"]
-                    line.bar(lane, times["staged_ns"], min(again) if again else end, node, "staged")
+                line.bar(f"{job} rank {rank}", start, end, node, "run")
+                if times:
+                    line.bar(f"{job} rank {rank}", times["cut_ns"], times["staged_ns"], node, "copy")
+                    line.bar(f"{job} rank {rank}", times["staged_ns"], min(following), node, "staged")
+        for what, _, granted, times in self.stops:
+            line.mark(times["cut_ns"] / 1e9, f"{what}: all ranks of {TRAIN} stand at one step")
+            line.mark(times["released_ns"] / 1e9, f"{what}: no process of {TRAIN} left")
+            line.mark(times["durable_ns"] / 1e9, f"{what}: the snapshot is durable")
+            if granted:
+                line.mark(granted / 1e9, f"{what}: slots granted to {URGENT}")
         for event in events:
-            if event["kind"] in ("submitted", "granted", "durable", "migrating", "finished"):
-                line.mark(event["boottime_ns"] / 1e9, f"{event['job']}: {event['kind']} {event.get('message', '')}"[:120])
+            if event["kind"] in ("submitted", "finished"):
+                line.mark(event["boottime_ns"] / 1e9, f"{event['job']} {event['kind']}")
         for when, text in self.kills:
             line.mark(when, text)
         path = self.out / "timeline.svg"
