@@ -19,16 +19,16 @@ def lines(folder, name, rank=0):
 
 
 def straight(launch, world, *options):
-    assert launch.run(world, "--path", "none", "--log", "straight", "--without", "--steps", STEPS, *options) == [0] * world
+    assert launch.run(world, "--path", "none", "--write", "straight", "--without", "--steps", STEPS, *options) == [0] * world
     return [lines(launch.folder, "straight", rank) for rank in range(world)]
 
 
 def suspended(launch, world, stops, *options, path="store", log="split"):
     for stop in stops:
         rank = random.randrange(world)
-        codes = launch.run(world, "--path", path, "--log", log, "--steps", STEPS, "--stop-at", stop, "--stop-rank", rank, *options)
+        codes = launch.run(world, "--path", path, "--write", log, "--steps", STEPS, "--stop-at", stop, "--stop-rank", rank, *options)
         assert codes == [75] * world, f"stop at {stop}"
-    assert launch.run(world, "--path", path, "--log", log, "--steps", STEPS, *options) == [0] * world
+    assert launch.run(world, "--path", path, "--write", log, "--steps", STEPS, *options) == [0] * world
 
 
 @pytest.mark.parametrize("optim", ["adamw", "sgd", "adagrad"])
@@ -47,7 +47,7 @@ def test_with_loader_workers(launch):
 def test_killed_at_random_moments(launch):
     expected = straight(launch, 1)
     for _ in range(8):
-        ranks = launch.start(1, "--path", "store", "--log", "split", "--steps", STEPS, "--save-every", 2)
+        ranks = launch.start(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2)
         deadline = time.monotonic() + 60
         begun = len(lines(launch.folder, "split")) if (launch.folder / "split.0").exists() else 0
         wanted = begun + random.randrange(1, 6)
@@ -57,7 +57,7 @@ def test_killed_at_random_moments(launch):
             time.sleep(0.002)
         ranks[0].kill()
         ranks[0].wait(30)
-    assert launch.run(1, "--path", "store", "--log", "split", "--steps", STEPS, "--save-every", 2) == [0]
+    assert launch.run(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2) == [0]
     assert lines(launch.folder, "split") == expected[0]
 
 
@@ -72,5 +72,5 @@ def test_two_ranks(launch, mode):
 def test_libckpt_changes_nothing(launch):
     """Being tracked draws no random number and moves no tensor."""
     expected = straight(launch, 1)
-    assert launch.run(1, "--path", "store", "--log", "tracked", "--steps", STEPS, "--save-every", 3) == [0]
+    assert launch.run(1, "--path", "store", "--write", "tracked", "--steps", STEPS, "--save-every", 3) == [0]
     assert lines(launch.folder, "tracked") == expected[0]

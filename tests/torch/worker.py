@@ -88,7 +88,7 @@ def build(args, rank, world):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--path", required=True)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--write", required=True)
     parser.add_argument("--mode", default="plain")
     parser.add_argument("--optim", default="adamw")
     parser.add_argument("--steps", type=int, default=20)
@@ -111,7 +111,7 @@ def main() -> None:
         run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=state,
                         save_every=args.save_every)
     step, pace = run.global_step if run else 0, 0.0
-    with open(f"{args.log}.{rank}", "a") as log:
+    with open(f"{args.write}.{rank}", "a") as log:
         while step < args.steps:
             if world > 1:
                 loader.sampler.set_epoch(state["epoch"])

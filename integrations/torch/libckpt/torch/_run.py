@@ -9,6 +9,7 @@ import logging
 import os
 import signal as signals_module
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Type, Union
@@ -115,15 +116,14 @@ class Run:
         self._pending_announce: List[Dict[str, Any]] = []
         self._saves: "collections.deque[Dict[str, Any]]" = collections.deque(maxlen=_METRICS_KEPT)
         self._metrics: "collections.deque[Dict[str, Any]]" = collections.deque(maxlen=_METRICS_KEPT)
-        mask = 0
-        for number in signals:
-            mask |= 1 << int(number)
+        numbers = [int(number) for number in signals]
+        self._interrupt = _SecondInterrupt() if signals_module.SIGINT in numbers else None
         self._session = _core.Session(
             store=None if path is None or managed else os.fspath(path),
             rank=rank,
             world_size=size,
             allgather=None if managed or self._group is None else self._group.allgather,
-            signals=mask,
+            signals=sum(1 << number for number in set(numbers)),
             save_every=save_every,
             log=_log_line,
         )
@@ -277,6 +277,8 @@ class Run:
         if not drains_alone and (self.world_size == 1 or self._managed):
             self._drain(timeout)
         self.history()
+        if self._interrupt is not None:
+            self._interrupt.undo()
         try:
             self._session.close(timeout)
         except Error as error:
@@ -300,6 +302,8 @@ class Run:
         """After an exception, which goes first. Several ranks without ckpt-run close together, and the others do not come
         to an end with this one: there the session is left to the end of the process."""
         atexit.unregister(self._at_exit)
+        if self._interrupt is not None:
+            self._interrupt.undo()
         if self.world_size > 1 and not self._managed:
             return self._session.abandon()
         try:
@@ -448,6 +452,29 @@ class Run:
 
     def _library_saves(self) -> List[Dict[str, Any]]:
         return self.describe()["saves"][::-1]
+
+
+class _SecondInterrupt:
+    """Ctrl-C asks for a suspend; a second one interrupts, as ever. The library's handler chains to this one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._before = signals_module.getsignal(signals_module.SIGINT)
+        default = self._before is signals_module.default_int_handler
+        self._mine = default and threading.current_thread() is threading.main_thread()
+        if self._mine:
+            signals_module.signal(signals_module.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self._count += 1
+        if self._count > 1:
+            signals_module.default_int_handler(number, frame)
+        log.warning("interrupted: the next step saves and leaves; once more ends it at once")
+
+    def undo(self) -> None:
+        if self._mine:
+            self._mine = False
+            signals_module.signal(signals_module.SIGINT, self._before)
 
 
 class _Meta(Part):
