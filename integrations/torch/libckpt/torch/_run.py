@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 import torch
 
 from .. import EXIT_SUSPENDED, _core
-from .._errors import Error, NotExpressible
+from .._errors import CODES, Error
 from . import _dist
 from ._parts import NumberPart, Part, Source, Value, World
 from ._rng import RngPart
@@ -148,7 +148,7 @@ class Run:
 
         `step`: the user's own number for what has been completed; counted by itself if not given. `metrics` are kept for
         metrics(). A save that fails for reasons of storage is logged and training goes on; what cannot be expressed
-        raises NotExpressible.
+        raises.
         """
         self.global_step = self.global_step + 1 if step is None else int(step)
         if metrics:
@@ -391,7 +391,7 @@ class Run:
             raise Error(f"this checkpoint has format {meta['format']} of libckpt.torch; this release knows {_FORMAT}",
                         "FAILED_PRECONDITION")
         self._world.stored = meta["world"]
-        missing = sorted(set(meta["parts"]) - set(self._part_names()))
+        missing = sorted(set(source.blob("libckpt.parts")) - set(self._part_names()))
         if missing:
             raise Error(f"the checkpoint also holds {', '.join(missing)}; give ckpt.open all that was saved",
                         "INVALID_ARGUMENT")
@@ -446,7 +446,7 @@ class Run:
             if save is None or entry["level"] in ("durable", "failed"):
                 self._pending_announce.remove(entry)
                 if entry["level"] == "failed":
-                    log.error("step %d: not saved, training goes on: %s", entry["step"], entry["error"])
+                    self._storage_trouble(_as_error(entry["error"], entry["step"]))
                 elif self.rank == 0 and entry["level"] == "durable":
                     log.info("step %d: durable", entry["step"])
 
@@ -484,13 +484,9 @@ class _Meta(Part):
         self._run = run
 
     def values(self) -> Iterator[Value]:
-        value = {
-            "format": _FORMAT,
-            "torch": str(torch.__version__),
-            "world": self._run.world_size,
-            "parts": sorted(self._run._part_names()),
-        }
+        value = {"format": _FORMAT, "torch": str(torch.__version__), "world": self._run.world_size}
         yield "libckpt.torch", False, value, "libckpt.torch"
+        yield "libckpt.parts", True, sorted(self._run._part_names()), "libckpt.parts"
 
 
 def _take_level(entry: Dict[str, Any], save: Dict[str, Any]) -> None:
@@ -501,6 +497,12 @@ def _take_level(entry: Dict[str, Any], save: Dict[str, Any]) -> None:
         entry["durable_seconds"] = time.perf_counter() - entry["begun"]
     else:
         entry["level"] = save["level"].lower()
+
+
+def _as_error(text: str, step: int) -> Error:
+    """The error of a save as the library writes it down: its code, then what happened."""
+    code, _, message = text.partition(": ")
+    return Error(f"the save of step {step}: {message}", code) if code in CODES.values() else Error(text)
 
 
 def _then(first: Iterable[str], more: Any) -> Iterable[str]:
