@@ -11,7 +11,7 @@ import binascii
 import json
 import math
 import struct
-from typing import Any, List
+from typing import Any, Dict, List
 
 from ._errors import NotExpressible
 
@@ -108,7 +108,7 @@ def _plain_key(key: Any) -> bool:
         return False
 
 
-def _encode_dict(value: dict, where: str, depth: int) -> Any:
+def _encode_dict(value: Dict[Any, Any], where: str, depth: int) -> Any:
     if all(_plain_key(key) for key in value):
         return {key: encode(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     pairs: List[Any] = []

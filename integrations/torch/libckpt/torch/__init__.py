@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 import torch
@@ -60,16 +61,16 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     makers: List[Callable[[World], Part]] = []
     names: Dict[int, str] = {}
     for prefix, module in _several("model", model, torch.nn.Module):
-        makers.append(lambda world, p=prefix, m=module: ModulePart(p, m, world))
+        makers.append(partial(ModulePart, prefix, module))
         inside = prefix[len("model.") :] + "." if prefix != "model" else ""
         settle(module)
         for name, parameter in unwrap(module).named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), inside + clean(name))
     for prefix, optimizer in _several("optim", optim, torch.optim.Optimizer):
-        makers.append(lambda world, p=prefix, o=optimizer: OptimizerPart(p, o, names, world))
+        makers.append(partial(OptimizerPart, prefix, optimizer, names))
     for prefix, module in _several("ema", ema, object):
         if isinstance(module, torch.nn.Module):
-            makers.append(lambda world, p=prefix, m=module: ModulePart(p, m, world))
+            makers.append(partial(ModulePart, prefix, module))
         else:
             makers.append(_object(prefix, module))
     for prefix, target in [*_several("scheduler", scheduler, object), *_several("scaler", scaler, object)]:
@@ -77,7 +78,7 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     if extra is not None:
         makers.append(_object("extra", extra))
     if isinstance(loader, torch.utils.data.DataLoader) and not hasattr(loader, "state_dict"):
-        makers.append(lambda world: LoaderPart(loader, world))
+        makers.append(partial(LoaderPart, loader))
     elif loader is not None:
         makers.append(_object("loader", PerRank(loader), inline=True))
     return Run(

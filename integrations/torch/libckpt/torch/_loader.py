@@ -32,7 +32,7 @@ def _generators(loader: Any) -> List[torch.Generator]:
 class _Position:
     """How far the epoch that is being iterated is."""
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: "DataLoader[Any]") -> None:
         self.loader = loader
         self.batches = 0  # handed out in this epoch
         self.epochs = 0  # begun so far
@@ -98,7 +98,7 @@ class _Counted:
         return getattr(self._inner, name)
 
 
-def _advance(inner: Iterator[Any], batches: int, loader: DataLoader) -> None:
+def _advance(inner: Iterator[Any], batches: int, loader: "DataLoader[Any]") -> None:
     """Past what was consumed. Without workers and with a map-style dataset nobody has drawn anything but indices, so
     nothing is read; else the batches are made again, which leaves workers in the state they had."""
     cheap = loader.num_workers == 0 and not isinstance(loader.dataset, IterableDataset)
@@ -111,17 +111,18 @@ def _advance(inner: Iterator[Any], batches: int, loader: DataLoader) -> None:
             inner._num_yielded += 1  # type: ignore[attr-defined]
 
 
-def follow(loader: DataLoader) -> _Position:
+def follow(loader: "DataLoader[Any]") -> _Position:
     """Counts what `loader` hands out from now on. The instance gets a class of its own for that; everything else about
     it stays what it was."""
-    position = getattr(loader, "_libckpt_position", None)
-    if position is not None:
-        return position
+    known: Optional[_Position] = getattr(loader, "_libckpt_position", None)
+    if known is not None:
+        return known
     position = _Position(loader)
     base = type(loader)
 
     def __iter__(self: Any) -> Iterator[Any]:
-        return self._libckpt_position.iterate(lambda: base.__iter__(self))
+        at: _Position = self._libckpt_position
+        return at.iterate(lambda: base.__iter__(self))
 
     followed = type(base.__name__, (base,), {"__iter__": __iter__, "__module__": base.__module__})
     loader.__class__ = followed
@@ -134,7 +135,7 @@ class LoaderPart(Part):
 
     prefix = "loader"
 
-    def __init__(self, loader: DataLoader, world: World) -> None:
+    def __init__(self, loader: "DataLoader[Any]", world: World) -> None:
         self.loader = loader
         self.world = world
         self.position = follow(loader)
@@ -180,5 +181,5 @@ class LoaderPart(Part):
                 "choose a batch size so that it is",
                 "FAILED_PRECONDITION",
             )
-        return samples // each
+        return int(samples // each)
 

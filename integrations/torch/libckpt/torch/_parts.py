@@ -104,8 +104,9 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 def settle(module: torch.nn.Module) -> None:
     """Brings the parameters of FSDP2 into their sharded form (a forward without backward leaves the root unsharded)."""
     for child in module.modules():
-        if hasattr(child, "reshard") and hasattr(child, "unshard"):
-            child.reshard()
+        reshard = getattr(child, "reshard", None)
+        if reshard is not None and hasattr(child, "unshard"):
+            reshard()
 
 
 def clean(name: str) -> str:

@@ -24,8 +24,9 @@ def capture() -> Dict[str, Any]:
         kind, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
         if kind == "MT19937":
             state["numpy"] = [keys.tobytes(), int(position), int(has_gauss), float(cached)]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = [_trees.tensor_bytes(s) for s in torch.cuda.get_rng_state_all()]
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        state["cuda"] = [_trees.tensor_bytes(s) for s in cuda.get_rng_state_all()]
     return state
 
 

@@ -236,11 +236,13 @@ class Run:
 
     def checkpoints(self) -> List[Dict[str, Any]]:
         """What the store holds, newest first: name, step, epoch, attempt."""
-        return json.loads(self._session.list())
+        found: List[Dict[str, Any]] = json.loads(self._session.list())
+        return found
 
     def describe(self) -> Dict[str, Any]:
         """What the library says about this session."""
-        return json.loads(self._session.describe())
+        said: Dict[str, Any] = json.loads(self._session.describe())
+        return said
 
     # ---- the end ----
 
@@ -451,7 +453,8 @@ class Run:
                     log.info("step %d: durable", entry["step"])
 
     def _library_saves(self) -> List[Dict[str, Any]]:
-        return self.describe()["saves"][::-1]
+        saves: List[Dict[str, Any]] = self.describe()["saves"]
+        return saves[::-1]
 
 
 class _SecondInterrupt:
@@ -528,8 +531,9 @@ def _log_line(level: int, message: str) -> None:
 
 
 def _quiesce(deadline_ns: int) -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        cuda.synchronize()
 
 
 DEFAULT_SIGNALS = (signals_module.SIGTERM,)

@@ -39,7 +39,7 @@ try:
     from torch.distributed.tensor import DTensor
 except ImportError:  # torch 2.4 keeps it in a private place
     try:
-        from torch.distributed._tensor import DTensor  # type: ignore[no-redef]
+        from torch.distributed._tensor import DTensor  # type: ignore[attr-defined]
     except ImportError:
         DTensor = None  # type: ignore[assignment,misc]
 
@@ -156,13 +156,13 @@ class Ties:
     """Which of the tensors is another one's memory: the first one is stored, the others say so."""
 
     def __init__(self) -> None:
-        self._first: dict = {}
+        self._first: Dict[Any, str] = {}
 
     def find(self, name: str, memory: torch.Tensor, layout_key: Tuple[Any, ...]) -> Optional[str]:
         if memory.numel() == 0:
             return None
         key = (memory.data_ptr(), tuple(memory.shape), tuple(memory.stride()), memory.dtype, layout_key)
-        first = self._first.setdefault(key, name)
+        first: str = self._first.setdefault(key, name)
         return None if first == name else first
 
 

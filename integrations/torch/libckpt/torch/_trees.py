@@ -82,10 +82,10 @@ def put(tree: Any, path: Path, leaf: Any) -> Any:
 def retype(tree: Any, live: Any) -> Any:
     """Dicts as the live object has them in the same places (Counter, OrderedDict, defaultdict)."""
     if isinstance(tree, dict) and isinstance(live, dict):
-        items = {key: retype(item, live.get(key)) for key, item in tree.items()}
+        entries = {key: retype(item, live.get(key)) for key, item in tree.items()}
         if type(live) is defaultdict:
-            return defaultdict(live.default_factory, items)
-        return type(live)(items) if type(live) in (OrderedDict, Counter) else items
+            return defaultdict(live.default_factory, entries)
+        return type(live)(entries) if type(live) in (OrderedDict, Counter) else entries
     if isinstance(tree, (list, tuple)) and isinstance(live, (list, tuple)):
         items = [retype(item, live[i] if i < len(live) else None) for i, item in enumerate(tree)]
         if isinstance(tree, list):
