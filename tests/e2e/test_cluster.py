@@ -96,7 +96,8 @@ def test_operator_suspends_and_resumes(cluster, reference, tmp_path):
     wait_state(cluster, "train", "suspended")
     assert pids_of(cluster, "train") == []
     again = cluster.run_ctl("suspend", "train", "--wait")  # twice: nothing breaks
-    assert again.returncode in (0, 1) and cluster.job("train")["state"] == "suspended"
+    assert again.returncode == 0 and "already suspended" in again.stdout, again.stdout + again.stderr
+    assert cluster.job("train")["state"] == "suspended"
     assert cluster.run_ctl("resume", "train").returncode == 0
     wait_state(cluster, "train", "finished", seconds=120)
     want.check(tmp_path)

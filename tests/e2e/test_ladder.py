@@ -95,12 +95,14 @@ def test_two_ckpt_runs_form_one_gang_without_a_coordinator(bin_dir, reference, t
 
 
 def test_a_killed_rank_restarts_from_the_newest_complete_copy(bin_dir, reference, tmp_path):
+    print("seed", SEED)
+    rng = random.Random(SEED)
     want = reference(4)
     run = start(bin_dir, want, tmp_path, "--ranks", "4", "--restarts", "2", save_every=7)
     for goal in (25, 120):
         wait_for("the job trains", lambda: steps_done(tmp_path) >= goal, 60)
         victims = [pid for pid in descendants_of(tmp_path) if os.readlink(f"/proc/{pid}/exe").endswith("/train")]
-        os.kill(random.choice(victims), signal.SIGKILL)
+        os.kill(rng.choice(sorted(victims)), signal.SIGKILL)
     assert run.wait(120) == 0, (tmp_path / "ckpt-run.log").read_text()
     want.check(tmp_path)
 
