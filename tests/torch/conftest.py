@@ -14,7 +14,13 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-if importlib.util.find_spec("torch") is None or importlib.util.find_spec("libckpt") is None:
+
+def installed(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None  # else it is a folder of this repository
+
+
+if not (installed("torch") and installed("libckpt")):
     collect_ignore_glob = ["test_*.py"]
 
 
