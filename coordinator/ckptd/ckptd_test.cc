@@ -300,6 +300,68 @@ TEST_F(CkptdTest, ARecordThatCannotBeStoredEndsItAndNothingIsShown) {
   ASSERT_TRUE(Call(&Stub::ListJobs, v1::ListJobsRequest(), &jobs).ok());
   EXPECT_EQ(jobs.jobs_size(), 0) << "nothing of it is left";
 }
+
+// Memory is ahead of the disk then: whatever it says might be gone after the restart.
+TEST_F(CkptdTest, AfterARecordThatCannotBeStoredNothingIsAnsweredFromMemory) {
+  FakeAgent a(server_->address(), "a", 1);
+  ASSERT_TRUE(NodeUp("a"));
+  Submit("j", 1);
+  ASSERT_TRUE(Becomes("j", v1::JOB_RUNNING));
+  v1::StopRequest save;  // an operation that goes on: this agent takes no saves
+  save.set_op_id(7);
+  save.set_job("j");
+  v1::Operation operation;
+  ASSERT_TRUE(Call(&Stub::Checkpoint, save, &operation).ok());
+  v1::GetOperationRequest get;
+  get.set_op_id(7);
+  get.set_wait_ms(60'000);
+  grpc::Status waited, watched;
+  os::Thread waiter("waiter", [&] {
+    v1::Operation late;
+    waited = Call(&Stub::GetOperation, get, &late);
+  });
+  os::Thread watcher("watcher", [&] {
+    v1::WatchEventsRequest follow;
+    follow.set_follow(true);
+    grpc::ClientContext context;
+    const auto reader = stub_->WatchEvents(&context, follow);
+    v1::Event event;
+    while (reader->Read(&event)) EXPECT_NE(event.job(), "k");
+    watched = reader->Finish();
+  });
+  v1::Job job;
+  {
+    ArmedFault fault("state_store.before_commit", ResourceExhausted("disk full"), 1, true);
+    v1::PutJobRequest put;
+    put.mutable_spec()->set_name("k");
+    put.mutable_spec()->set_ranks(1);
+    put.mutable_spec()->add_command("train");
+    EXPECT_FALSE(Call(&Stub::PutJob, put, &job).ok());
+    EXPECT_TRUE(fault.fired());
+  }
+  waiter.Join();
+  watcher.Join();
+  const auto refused = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << status.error_message();
+    EXPECT_NE(status.error_message().find("maybe applied"), std::string::npos);
+  };
+  refused(waited);
+  refused(watched);
+  v1::GetJobRequest known;
+  known.set_name("k");
+  refused(Call(&Stub::GetJob, known, &job));
+  v1::ListJobsResponse jobs;
+  refused(Call(&Stub::ListJobs, v1::ListJobsRequest(), &jobs));
+  EXPECT_EQ(jobs.jobs_size(), 0);
+  v1::ListNodesResponse nodes;
+  refused(Call(&Stub::ListNodes, v1::ListNodesRequest(), &nodes));
+  refused(Call(&Stub::GetOperation, get, &operation));
+  refused(Call(&Stub::Suspend, save, &operation));
+  v1::ReadLogRequest read;
+  read.set_job("j");
+  v1::ReadLogResponse log;
+  refused(Call(&Stub::ReadLog, read, &log));
+}
 #endif
 
 }  // namespace

@@ -24,8 +24,10 @@ Stop StopFromProto(const v1::StopRequest& in) {
 grpc::ServerUnaryReactor* CoordinatorService::OnLoop(Context* context,
                                                      std::function<Status()> body) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Status posted =
-      loop_->Post([reactor, body = std::move(body)] { reactor->Finish(ToGrpc(body())); });
+  const Status posted = loop_->Post([this, reactor, body = std::move(body)] {
+    const Status stored = loop_->CheckStored();
+    reactor->Finish(ToGrpc(stored.ok() ? body() : stored));
+  });
   if (!posted.ok()) reactor->Finish(ToGrpc(posted));
   return reactor;
 }
@@ -133,7 +135,8 @@ grpc::ServerUnaryReactor* CoordinatorService::GetOperation(Context* context,
                                                            const v1::GetOperationRequest* request,
                                                            v1::Operation* out) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto answer = [this, reactor, request, out] {
+  const auto answer = [this, reactor, request, out](const Status& stored) {
+    if (!stored.ok()) return reactor->Finish(ToGrpc(stored));
     const core::Operation* operation = loop_->core().FindOperation(request->op_id());
     if (operation == nullptr) {
       reactor->Finish(ToGrpc(NotFound("no operation " + std::to_string(request->op_id()) +
@@ -164,6 +167,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ReadLog(Context* context,
     reactor->Finish(ToGrpc(status));
   };
   const Status posted = loop_->Post([this, request, out, answer] {
+    if (Status stored = loop_->CheckStored(); !stored.ok()) return answer(std::move(stored));
     const core::Job* job = loop_->core().FindJob(request->job());
     if (job == nullptr) {
       answer(NotFound("no job is named " + request->job() + "; `ckptctl jobs` lists them"));

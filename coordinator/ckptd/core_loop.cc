@@ -126,7 +126,7 @@ void CoreLoop::DropSilentLinks() {
 }
 
 Result<core::Reply> CoreLoop::Apply(const core::Event& event) {
-  if (dead_) return Unavailable("ckptd could not store its records and is ending");
+  CKPT_RETURN_IF_ERROR(CheckStored());
   core::Actions actions = core_.Step(Now(), event);
   Status stored = store_->Commit(actions.writes);
   if (!stored.ok()) {
@@ -137,6 +137,12 @@ Result<core::Reply> CoreLoop::Apply(const core::Event& event) {
   if (!actions.reply) return core::Reply{};
   if (!actions.reply->status.ok()) return actions.reply->status;
   return std::move(*actions.reply);
+}
+
+Status CoreLoop::CheckStored() const {
+  if (!dead_) return OkStatus();
+  return Unavailable("ckptd could not store its records and is ending: ask again when it is back")
+      .MaybeApplied();
 }
 
 void CoreLoop::Publish(const core::Actions& actions) {
@@ -166,10 +172,13 @@ void CoreLoop::Fatal(Status status) {
   if (dead_) return;
   dead_ = true;
   LogError("cannot store: " + status.ToString() + "; ending, a restart goes on from the records");
+  ReleaseWaiters(true);
+  WakeWatchers();
   if (options_.on_fatal) options_.on_fatal(std::move(status));
 }
 
 Status CoreLoop::Attach(const core::NodeInfo& info, std::shared_ptr<AgentLink> link) {
+  CKPT_RETURN_IF_ERROR(CheckStored());
   CKPT_RETURN_IF_ERROR(CheckName("node", info.name));
   if (!info.cluster_id.empty() && info.cluster_id != core_.cluster_id()) {
     return FailedPrecondition("node " + info.name + " belongs to cluster " + info.cluster_id +
@@ -206,7 +215,8 @@ void CoreLoop::Heard(const std::string& node, const AgentLink* link) {
   if (it != links_.end() && it->second.link.get() == link) it->second.heard_ns = BoottimeNs();
 }
 
-void CoreLoop::WhenEnded(uint64_t op_id, int64_t wait_ms, std::function<void()> done) {
+void CoreLoop::WhenEnded(uint64_t op_id, int64_t wait_ms, std::function<void(Status)> done) {
+  if (Status stored = CheckStored(); !stored.ok()) return done(std::move(stored));
   waiters_.push_back({op_id, BoottimeNs() + wait_ms * 1'000'000, std::move(done)});
   ReleaseWaiters(false);
 }
@@ -222,7 +232,7 @@ void CoreLoop::ReleaseWaiters(bool all) {
     }
     const auto done = std::move(it->done);
     it = waiters_.erase(it);
-    done();
+    done(CheckStored());
   }
 }
 

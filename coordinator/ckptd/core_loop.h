@@ -1,8 +1,8 @@
 // The one thread that owns the core: everything that happens to it happens here, in order.
 //
 // I1  Nothing that a step decided is seen by anyone before its records are committed.
-// I2  A commit that fails ends the loop: memory would be ahead of the disk. A restart is always
-//     right, because it starts from the records.
+// I2  A commit that fails ends the loop: memory would be ahead of the disk. From then on nothing is
+//     answered from memory (CheckStored). A restart is always right: it starts from the records.
 // I3  At most kQueueMax tasks wait; who comes later is told so.
 #pragma once
 
@@ -56,6 +56,9 @@ class CoreLoop {
   // Steps the core and makes the outcome known. Without a reply for events that are no requests.
   Result<core::Reply> Apply(const core::Event& event);
   const core::Core& core() const { return core_; }
+  // kUnavailable, maybe applied, once a commit has failed: core() is ahead of the disk then, and no
+  // answer may be made of it (I2).
+  Status CheckStored() const;
 
   // `link` speaks for `node` from now on; an older link of that node is closed.
   Status Attach(const core::NodeInfo& info, std::shared_ptr<AgentLink> link);
@@ -63,8 +66,9 @@ class CoreLoop {
   void Detach(const std::string& node, const AgentLink* link, const std::string& why);
   void Heard(const std::string& node, const AgentLink* link);
 
-  // Calls `done` when the operation has ended or `wait_ms` is over, whichever is first.
-  void WhenEnded(uint64_t op_id, int64_t wait_ms, std::function<void()> done);
+  // Calls `done` when the operation has ended or `wait_ms` is over, whichever is first, with what
+  // CheckStored says.
+  void WhenEnded(uint64_t op_id, int64_t wait_ms, std::function<void(Status)> done);
   // Asks the agent of `node`; `done` gets its answer or why there is none.
   void ReadLog(const std::string& node, v1::ReadLog request,
                std::function<void(Result<v1::LogChunk>)> done);
@@ -76,7 +80,7 @@ class CoreLoop {
   struct Waiter {
     uint64_t op_id;
     int64_t until_ns;
-    std::function<void()> done;
+    std::function<void(Status)> done;
   };
   struct Link {
     std::shared_ptr<AgentLink> link;

@@ -49,6 +49,10 @@ class EventWatch final : public grpc::ServerWriteReactor<v1::Event> {
 
   // On the loop's thread. False when this watch has ended.
   bool Refill() {
+    if (const Status stored = loop_->CheckStored(); !stored.ok()) {
+      End(stored);
+      return false;
+    }
     bool ended = false;
     {
       MutexLock lock(mutex_);
