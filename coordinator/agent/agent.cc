@@ -43,7 +43,11 @@ Result<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, os::EventLoop*
 }
 
 Agent::Agent(AgentOptions options, StateDir state, os::EventLoop* loop)
-    : options_(std::move(options)), state_(std::move(state)), loop_(loop), boot_ns_(BoottimeNs()) {}
+    : options_(std::move(options)),
+      state_(std::move(state)),
+      loop_(loop),
+      boot_ns_(BoottimeNs()),
+      ledger_(options_.staging_budget_bytes, &held_) {}
 
 Status Agent::Init() {
   CKPT_ASSIGN_OR_RETURN(memcpy_gbps_, MeasureMemcpyGbps());

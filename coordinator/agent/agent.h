@@ -26,6 +26,7 @@
 #include "coordinator/agent/held_copies.h"
 #include "coordinator/agent/options.h"
 #include "coordinator/agent/run_server.h"
+#include "coordinator/agent/staging_ledger.h"
 #include "coordinator/agent/state_dir.h"
 #include "libckpt/os/event_loop.h"
 #include "libckpt/os/process.h"
@@ -50,11 +51,10 @@ class Agent {
   struct LocalJob {
     v1::Launch launch;
     v1::JobReport report;
-    os::Pidfd run;             // of the ckpt-run; invalid once it has ended
-    bool ended = false;        // and nothing that it started is left
-    bool forget = false;       // as soon as it has ended
-    uint64_t grant_bytes = 0;  // of the staging budget
-    std::string kill_reason;   // not empty: it was ordered to die
+    os::Pidfd run;            // of the ckpt-run; invalid once it has ended
+    bool ended = false;       // and nothing that it started is left
+    bool forget = false;      // as soon as it has ended
+    std::string kill_reason;  // not empty: it was ordered to die
     os::EventLoop::TimerId kill_timer = 0;
     std::map<uint32_t, os::Pidfd> ranks;
     RunServer::ConnectionId connection = 0;
@@ -94,7 +94,7 @@ class Agent {
   void OnLaunch(const v1::Launch& launch);
   Status Launch(const v1::Launch& launch);
   Status StartRun(LocalJob* job);
-  uint64_t GrantFor(const v1::Launch& launch) const;
+  uint64_t GrantFor(const v1::Launch& launch);
   void WatchRun(const JobKey& key, LocalJob* job);
   void OnRunEnded(const JobKey& key);
   void EndLeftovers(const JobKey& key, const std::string& how);
@@ -120,6 +120,7 @@ class Agent {
   bool OnReport(LocalJob* job, const wire::Report& report);
   void TakeJobReport(LocalJob* job, v1::JobReport report);
   void OnRunClosed(RunServer::ConnectionId id);
+  std::vector<HeldCopies::Whole> CopiesFor(const v1::Launch& launch) const;
   Status SendAdopt(const LocalJob& job);
   void AddHeldCopies(LocalJob* job);
   void OnFetch(const v1::Fetch& fetch);
@@ -136,6 +137,7 @@ class Agent {
   Membership membership_;
 
   HeldCopies held_;
+  StagingLedger ledger_;
   std::map<JobKey, LocalJob> jobs_;
   std::map<RunServer::ConnectionId, JobKey> connections_;
   std::map<uint64_t, LocalFetch> fetches_;

@@ -110,7 +110,6 @@ Status Agent::Launch(const v1::Launch& launch) {
   const JobKey key{launch.job(), launch.epoch()};
   LocalJob job;
   job.launch = launch;
-  job.grant_bytes = GrantFor(launch);
   job.report.set_job(launch.job());
   job.report.set_epoch(launch.epoch());
   job.report.set_node_rank(launch.node_rank());
@@ -120,6 +119,7 @@ Status Agent::Launch(const v1::Launch& launch) {
   const Status started = StartRun(&job);
   if (!started.ok()) {
     state_.RemoveLaunch(launch.job(), launch.epoch()).IgnoreError();
+    ledger_.EndGrant(key);
     return started;
   }
   LogInfo(Name(launch) + " runs as process " + std::to_string(job.run.pid()));
@@ -133,7 +133,7 @@ Status Agent::StartRun(LocalJob* job) {
   const LaunchPaths paths{state_.socket_path(), state_.log_dir(launch.job())};
   os::FileSystem& fs = os::PosixFileSystem();
   CKPT_RETURN_IF_ERROR(fs.MakeDirs(paths.log_dir));
-  os::SpawnOptions spawn = LaunchCommand(launch, options_, paths, job->grant_bytes);
+  os::SpawnOptions spawn = LaunchCommand(launch, options_, paths, GrantFor(launch));
   CKPT_ASSIGN_OR_RETURN(const os::UniqueFd log, os::OpenAppend(RunLogPath(state_, launch)));
   spawn.stdout_fd = log.get();
   spawn.stderr_fd = log.get();
@@ -150,21 +150,14 @@ Status Agent::StartRun(LocalJob* job) {
 
 // A job may take the share of the budget that its slots are of the node's, or twice what it says
 // its state is; never what is held, or was promised, for others.
-uint64_t Agent::GrantFor(const v1::Launch& launch) const {
-  const uint64_t budget = options_.staging_budget_bytes;
-  uint64_t taken = held_.UsedBytes();
-  for (const auto& [key, job] : jobs_) {
-    const uint64_t used = held_.UsedBytes(key.first);
-    if (!job.ended && !IsOver(job.report.state()) && job.grant_bytes > used) {
-      taken += job.grant_bytes - used;
-    }
-  }
-  const uint64_t free_bytes = budget > taken ? budget - taken : 0;
-  const double share = static_cast<double>(budget) * launch.rank_count() / options_.slots;
+uint64_t Agent::GrantFor(const v1::Launch& launch) {
+  const double share =
+      static_cast<double>(options_.staging_budget_bytes) * launch.rank_count() / options_.slots;
   const double declared = static_cast<double>(launch.spec().state_bytes_per_rank()) *
                           launch.rank_count() * kStagingPerState;
   const auto wanted = static_cast<uint64_t>(std::max(share, declared));
-  return std::max<uint64_t>(std::min(wanted, free_bytes), 1);  // 0 would mean "choose yourself"
+  return std::max<uint64_t>(ledger_.Grant({launch.job(), launch.epoch()}, wanted),
+                            1);  // 0 would mean "choose yourself"
 }
 
 void Agent::WatchRun(const JobKey& key, LocalJob* job) {
@@ -220,6 +213,7 @@ void Agent::OnLeftoversEnded(const JobKey& key, const std::string& how, const St
     return;
   }
   job.ended = true;
+  ledger_.EndGrant(key);
   job.ranks.clear();
   CloseReport(&job, how);
   if (job.forget) Erase(key);

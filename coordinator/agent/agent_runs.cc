@@ -105,9 +105,21 @@ bool Agent::Keep(LocalJob* job, const wire::AttachedFd& attached, os::UniqueFd f
   return true;
 }
 
-// The newest copies first; a slot that is being filled is none.
+// The newest first; a slot that is being filled is none. Names are given again (a job that was
+// removed and submitted anew, another store): a launch that knows its job's id gets no other's.
+std::vector<HeldCopies::Whole> Agent::CopiesFor(const v1::Launch& launch) const {
+  std::vector<HeldCopies::Whole> copies = held_.WholeOf(launch.job());
+  if (launch.job_id().empty()) return copies;
+  std::erase_if(copies, [&](const HeldCopies::Whole& copy) {
+    return !std::ranges::equal(copy.info.job_id.bytes, launch.job_id(), [](auto a, auto b) {
+      return static_cast<uint8_t>(a) == static_cast<uint8_t>(b);
+    });
+  });
+  return copies;
+}
+
 Status Agent::SendAdopt(const LocalJob& job) {
-  std::vector<HeldCopies::Whole> whole = held_.WholeOf(job.launch.job());
+  std::vector<HeldCopies::Whole> whole = CopiesFor(job.launch);
   size_t next = 0;
   do {
     wire::Adopt adopt{.job = job.launch.job()};
@@ -160,6 +172,11 @@ void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
   const bool news =
       report.state() != job->report.state() || report.copies_size() != job->report.copies_size();
   job->report = std::move(report);
+  const v1::NodeJobState state = job->report.state();
+  if (state == v1::NODE_JOB_RELEASED || state == v1::NODE_JOB_FINISHED ||
+      state == v1::NODE_JOB_FAILED) {
+    ledger_.EndGrant(KeyOf(*job));  // it takes no more memory
+  }
   if (news) {
     const Status saved = state_.SaveReport(job->report);
     if (!saved.ok()) LogError("storing a report: " + saved.ToString());
@@ -170,7 +187,7 @@ void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
 // A copy that is complete in RAM here but in no report: its ckpt-run died before it could say so.
 void Agent::AddHeldCopies(LocalJob* job) {
   std::map<AttemptId, uint64_t> bytes;
-  for (const HeldCopies::Whole& whole : held_.WholeOf(job->launch.job())) {
+  for (const HeldCopies::Whole& whole : CopiesFor(job->launch)) {
     const bool complete = whole.info.state == engine::GenerationState::kGangComplete;
     if (complete && whole.key.epoch == job->launch.epoch()) {
       bytes[whole.info.id] += whole.info.staged_bytes;
@@ -210,7 +227,6 @@ Status Agent::StartFetch(const v1::Fetch& fetch) {
     return ResourceExhausted("node " + options_.name + " fetches " + std::to_string(running) +
                              " generations already");
   }
-  const uint64_t used = held_.UsedBytes();
   FetchPlan plan;
   plan.from = fetch.from_data_address();
   plan.token = fetch.token();
@@ -218,7 +234,9 @@ Status Agent::StartFetch(const v1::Fetch& fetch) {
   plan.epoch = fetch.epoch();
   plan.attempt = fetch.attempt();
   plan.ranks.assign(fetch.ranks().begin(), fetch.ranks().end());
-  plan.bytes_max = options_.staging_budget_bytes > used ? options_.staging_budget_bytes - used : 0;
+  plan.reserve = [this, op_id = fetch.op_id()](uint64_t bytes) {
+    return ledger_.Reserve(op_id, bytes);
+  };
   CKPT_ASSIGN_OR_RETURN(const os::HostPort from, os::ParseHostPort(plan.from));
   if (!os::IsLoopbackHost(from.host)) {
     return Unimplemented("fetching from " + plan.from +
@@ -257,6 +275,7 @@ void Agent::OnFetched(uint64_t op_id, Result<std::vector<HeldRegion>> regions) {
     report.set_error(regions.status().message());
     LogError("fetching job " + report.job() + ": " + regions.status().ToString());
   }
+  ledger_.Release(op_id);  // now that it is held
   ReportFetch(fetch);
   for (auto it = fetches_.begin(); fetches_.size() > kFetchResultsMax && it != fetches_.end();) {
     it = it->second.thread.joinable() || it->first == op_id ? std::next(it) : fetches_.erase(it);

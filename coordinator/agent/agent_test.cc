@@ -232,6 +232,25 @@ TEST_F(AgentTest, ACrashedCkptRunTakesItsRanksAndLeavesItsCopies) {
   EXPECT_EQ(Launched("a", "run", 2).message(), "adopted 2");
 }
 
+TEST_F(AgentTest, CopiesOfAnotherJobOfTheSameNameAreNotHandedOver) {
+  AddNode("a");
+  Launched("a", "run", 1);
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 110, v1::STOP_SUSPEND)));
+  ASSERT_TRUE(AwaitState("a", 1, v1::NODE_JOB_RELEASED));
+  const auto relaunched = [&](uint64_t epoch, const std::string& job_id) {
+    v1::CoordinatorMsg launch = LaunchMsg("run", epoch, 100 + epoch);
+    launch.mutable_launch()->set_job_id(job_id);
+    EXPECT_TRUE(coordinator_->Send("a", launch));
+    v1::JobReport report;
+    EXPECT_TRUE(AwaitState("a", epoch, v1::NODE_JOB_RUNNING, &report));
+    EXPECT_TRUE(coordinator_->Send("a", StopMsg(epoch, 110 + epoch, v1::STOP_SUSPEND)));
+    EXPECT_TRUE(AwaitState("a", epoch, v1::NODE_JOB_RELEASED));
+    return report.message();
+  };
+  EXPECT_EQ(relaunched(2, std::string(16, 'x')), "adopted 0");
+  EXPECT_EQ(relaunched(3, std::string(16, '\0')), "adopted 4") << "the id that its copies have";
+}
+
 TEST_F(AgentTest, KillWorksOnACkptRunThatDoesNotListen) {
   AddNode("a");
   Launched("a", "deaf", 1);

@@ -100,11 +100,7 @@ Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress
     CKPT_ASSIGN_OR_RETURN(const DataAnswer answer, connection.Ask(RequestFor(*plan, rank)));
     plan->epoch = answer.id.epoch.value();
     plan->attempt = answer.id.attempt.value();
-    if (AddOverflows(total, answer.region_bytes, &total) || total > plan->bytes_max) {
-      return ResourceExhausted("fetching job " + plan->job + ": " + FormatBytes(total) +
-                               " and more, but only " + FormatBytes(plan->bytes_max) +
-                               " of the staging budget are free on this node");
-    }
+    if (AddOverflows(total, answer.region_bytes, &total)) return DataLoss("sizes overflow");
     sizes.push_back(answer.region_bytes);
     targets.push_back({rank, answer.id, {}, {}});
     if (!(targets.front().id == answer.id)) {
@@ -112,6 +108,7 @@ Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress
                       " is at another step than rank " + std::to_string(targets.front().rank));
     }
   }
+  CKPT_RETURN_IF_ERROR(plan->reserve(total).Annotate("fetching job " + plan->job));
   progress->bytes_total = total;
   for (size_t i = 0; i < targets.size(); ++i) {
     CKPT_ASSIGN_OR_RETURN(targets[i].memory, os::Memfd::Create("ckpt-fetched", sizes[i]));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct FetchPlan {
   uint64_t epoch = 0;
   uint32_t attempt = 0;  // 0: the newest
   std::vector<uint32_t> ranks;
-  uint64_t bytes_max = 0;       // memory that may be taken
+  // Asked once, with the memory that it takes, before it takes it; an error ends the fetch.
+  std::function<Status(uint64_t bytes)> reserve;
   size_t connection_count = 4;  // streams in parallel
 };
 
@@ -33,7 +35,7 @@ struct FetchProgress {
 // nothing is kept.
 //
 // Threads: runs its own, joined before it returns. Blocks: on the network, bounded by bytes.
-// Errors:  kNotFound (not held there), kUnauthenticated, kResourceExhausted (bytes_max),
+// Errors:  kNotFound (not held there), kUnauthenticated, what `reserve` says,
 //          kDataLoss (a digest or a header does not fit), kUnavailable, kCancelled.
 Result<std::vector<HeldRegion>> FetchGeneration(const FetchPlan& plan, FetchProgress* progress);
 

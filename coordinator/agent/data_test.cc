@@ -41,7 +41,7 @@ class DataTest : public testing::Test {
             .epoch = 3,
             .attempt = 2,
             .ranks = {0, 1, 2},
-            .bytes_max = uint64_t{1} << 30};
+            .reserve = [](uint64_t) { return OkStatus(); }};
   }
   Status Fetch(const FetchPlan& plan) { return FetchGeneration(plan, &progress_).status(); }
 
@@ -98,8 +98,14 @@ TEST_F(DataTest, RefusalsSayWhy) {
   plan.job = "other";
   EXPECT_EQ(Fetch(plan).code(), Code::kNotFound);
   plan = Plan();
-  plan.bytes_max = 2 * kTensorBytes;
+  uint64_t asked = 0;
+  plan.reserve = [&](uint64_t bytes) {
+    asked += bytes;
+    return ResourceExhausted("none is free");
+  };
   EXPECT_EQ(Fetch(plan).code(), Code::kResourceExhausted);
+  EXPECT_EQ(asked, held_.UsedBytes() / 2) << "once, for all ranks of one attempt";
+  EXPECT_EQ(progress_.bytes_done, 0u);
   plan = Plan();
   plan.ranks.clear();
   EXPECT_EQ(Fetch(plan).code(), Code::kInvalidArgument);
