@@ -25,7 +25,12 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
       token_(MakeToken()),
       processes_(services->loop,
                  {.exited = [this](uint32_t rank, const os::ExitStatus& s) { OnExited(rank, s); },
-                  .all_gone = [this](const Status& s) { OnAllGone(s); }}),
+                  .all_gone = [this] { OnAllGone(); },
+                  .stuck =
+                      [this](const std::string& why) {
+                        stuck_ = why;
+                        host_.changed();
+                      }}),
       writers_(services->loop, services->write, services->store,
                [this](uint32_t attempt, Status status, std::string payload) {
                  OnWritten(attempt, std::move(status), std::move(payload));
@@ -42,7 +47,7 @@ NodeLaunch::~NodeLaunch() {
 Status NodeLaunch::Start() {
   const Status status = StartRanks();
   if (!status.ok() && !processes_.started()) {
-    machine_timer_ = services_->loop->AddTimer(Nanos(0), [this] { OnAllGone(OkStatus()); });
+    machine_timer_ = services_->loop->AddTimer(Nanos(0), [this] { OnAllGone(); });
   }
   return status;
 }
@@ -142,9 +147,9 @@ void NodeLaunch::OnExited(uint32_t rank, const os::ExitStatus& status) {
   host_.changed();
 }
 
-void NodeLaunch::OnAllGone(const Status& status) {
-  if (!status.ok()) LogError(status.ToString());
+void NodeLaunch::OnAllGone() {
   released_ = true;
+  stuck_.clear();
   released_ns_ = BoottimeNs();
   services_->loop->CancelTimer(sample_timer_);
   if (member_) Feed(gang::AllReleased{});
@@ -256,6 +261,10 @@ NodeStatus NodeLaunch::status() const {
   status.phase = member_ ? member_->phase() : "starting";
   status.failure = failure_;
   status.failed = !failure_.empty();
+  if (!stuck_.empty()) {
+    status.phase = "stopping";
+    status.failure = stuck_;
+  }
   status.first_step_ns = first_step_ns_;
   status.released_ns = released_ns_;
   for (size_t i = 0; i < ranks_.size(); ++i) {

@@ -119,7 +119,7 @@ class NodeLaunch {
   Status StartRanks();
   Result<std::vector<RankCommand>> MakeCommands();
   void OnExited(uint32_t rank, const os::ExitStatus& status);
-  void OnAllGone(const Status& status);
+  void OnAllGone();
   void Feed(gang::MemberEvent event);
   void Act(const gang::MemberAction& action);
   void ArmTimer();
@@ -177,6 +177,7 @@ class NodeLaunch {
   bool ever_registered_ = false, noticed_ = false, released_ = false;
   int64_t started_ns_ = 0, first_step_ns_ = 0, released_ns_ = 0;
   std::string failure_;
+  std::string stuck_;  // why the launch is not released, though its ranks have ended
 
   uint64_t plan_number_ = 0;  // newest plan; results for older ones are dropped
   uint64_t plan_hash_ = 0;

@@ -11,6 +11,8 @@ namespace {
 // Processes that ranks left behind (data loaders) may end by themselves for so long.
 constexpr int64_t kStragglerGraceNs = 300'000'000;
 constexpr Nanos kMeasureEvery = std::chrono::milliseconds(5);
+constexpr Nanos kMeasureStuckEvery = std::chrono::milliseconds(100);
+constexpr int64_t kStuckNs = 5'000'000'000;  // what has not ended by then is named
 constexpr Nanos kKillTimeout = std::chrono::seconds(5);
 
 std::string NamesOf(const std::vector<os::ProcessInfo>& processes) {
@@ -86,20 +88,37 @@ void RankProcesses::OnEnd(uint32_t rank) {
   Measure();
 }
 
+// Only an empty listing says "gone"; whatever else it says is asked again. Kills do not wait.
 void RankProcesses::Measure() {
   os::ReapOrphans({});
-  const Result<std::vector<os::ProcessInfo>> left = os::LivingDescendants();
-  Status status = left.ok() ? OkStatus() : left.status();
-  if (left.ok() && !left->empty()) {
-    if (BoottimeNs() - measuring_since_ns_ < kStragglerGraceNs) {
-      measure_timer_ = loop_->AddTimer(kMeasureEvery, [this] { Measure(); });
-      return;
-    }
-    LogWarning("killing what the ranks left behind: " + NamesOf(*left));
-    status = os::KillDescendants(os::SelfPid(), {}, Deadline("killing stragglers", kKillTimeout));
+  const Result<std::vector<os::ProcessInfo>> left = measure_();
+  if (left.ok() && left->empty()) {
+    gone_ = true;
+    return handler_.all_gone();
   }
-  gone_ = true;
-  handler_.all_gone(status);
+  const int64_t since = BoottimeNs() - measuring_since_ns_;
+  if (left.ok() && since >= kStragglerGraceNs) {
+    if (!killing_) LogWarning("killing what the ranks left behind: " + NamesOf(*left));
+    killing_ = true;
+    for (const os::ProcessInfo& process : *left) {
+      const Result<os::Pidfd> pidfd = os::Pidfd::Open(process.pid);
+      if (pidfd.ok()) pidfd->Signal(SIGKILL).IgnoreError();
+    }
+  }
+  if (!left.ok()) {
+    Stuck("whether processes of the ranks are left is not known: " + left.status().message());
+  } else if (since >= kStuckNs) {
+    Stuck("processes that the ranks left behind do not end: " + NamesOf(*left));
+  }
+  measure_timer_ =
+      loop_->AddTimer(stuck_.empty() ? kMeasureEvery : kMeasureStuckEvery, [this] { Measure(); });
+}
+
+void RankProcesses::Stuck(const std::string& why) {
+  if (why == stuck_) return;
+  stuck_ = why;
+  LogError(why + "; not released yet");
+  handler_.stuck(why);
 }
 
 void RankProcesses::Signal(int signal) {

@@ -2,7 +2,8 @@
 // pidfd, killed to the last descendant, and measured to be gone.
 //
 // I1  exited(rank) is said once for each rank, then all_gone() once: by then no descendant of this
-//     process is left, measured, not assumed.
+//     process is left, measured, not assumed. What cannot be measured or does not end is named by
+//     stuck() and measured again.
 #pragma once
 
 #include <functional>
@@ -28,11 +29,13 @@ class RankProcesses {
  public:
   struct Handler {
     std::function<void(uint32_t rank, const os::ExitStatus&)> exited;
-    std::function<void(Status)>
-        all_gone;  // not OK: some could not be killed; the message names them
+    std::function<void()> all_gone;
+    std::function<void(const std::string& why)> stuck;  // before it, each time the reason changes
   };
+  using Measurer = std::function<Result<std::vector<os::ProcessInfo>>()>;
 
-  RankProcesses(os::EventLoop* loop, Handler handler) : loop_(loop), handler_(std::move(handler)) {}
+  RankProcesses(os::EventLoop* loop, Handler handler, Measurer measure = os::LivingDescendants)
+      : loop_(loop), handler_(std::move(handler)), measure_(std::move(measure)) {}
   ~RankProcesses();  // kills what is left
 
   // All or none: an error kills those that were started (all_gone is still said).
@@ -47,15 +50,18 @@ class RankProcesses {
   Status StartOne(const RankCommand& command);
   void OnEnd(uint32_t rank);
   void Measure();
+  void Stuck(const std::string& why);
 
   os::EventLoop* const loop_;
   const Handler handler_;
+  const Measurer measure_;
   std::unique_ptr<OutputRelay> relay_;
   std::map<uint32_t, os::Pidfd> living_;
   bool started_ = false;
   os::EventLoop::TimerId measure_timer_ = 0;
   int64_t measuring_since_ns_ = 0;
-  bool gone_ = false;
+  bool gone_ = false, killing_ = false;
+  std::string stuck_;
 };
 
 }  // namespace ckpt::run
