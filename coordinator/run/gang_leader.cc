@@ -323,11 +323,62 @@ void GangLeader::Relaunch(bool new_epoch, const std::string&) {
   SendAll(PrepareMsg{});
 }
 
+// Outside of a launch: a save is not possible, a stop means that no rank is started (again). What
+// an older launch still writes is waited for.
 void GangLeader::OnNotice(const NoticeMsg& notice) {
   if (stage_ == Stage::kOver) return;
   if (stage_ == Stage::kRunning) return launches_.rbegin()->second->AddNotice(notice);
-  const bool kill = notice.request == static_cast<uint32_t>(gang::Request::kKill);
-  End(kill ? 1 : 75, notice.source + " came before the ranks were started; nothing was changed");
+  const auto request = static_cast<gang::Request>(notice.request);
+  if (request == gang::Request::kSave) {
+    return Say("no save for " + notice.source + ": the ranks are not running yet");
+  }
+  if (request == gang::Request::kKill) {
+    return End(1, notice.source + " came before the ranks were started");
+  }
+  if (launches_.empty()) {
+    return End(75, notice.source + " came before the ranks were started; nothing was changed");
+  }
+  if (stage_ == Stage::kStopping) return;
+  stage_ = Stage::kStopping;
+  services_->loop->CancelTimer(join_timer_);
+  services_->loop->CancelTimer(wait_timer_);
+  Say(notice.source + " came before the ranks were started again: they are not; waiting for what " +
+      "is on its way to " + services_->store->Describe() + ", " +
+      FormatDuration(Nanos(kDrainAliveNs)) + " at most");
+  wait_timer_ = services_->loop->AddTimer(Nanos(kDrainAliveNs), [this] { EndStopped(); });
+  Evaluate();
+}
+
+bool GangLeader::AllSettled() const {
+  return std::all_of(launches_.begin(), launches_.end(),
+                     [](const auto& entry) { return entry.second->settled(); });
+}
+
+// Stopped between two launches: the newest copy of all launches decides.
+void GangLeader::EndStopped() {
+  std::optional<LeaderLaunch::Copy> newest;
+  for (const auto& [number, launch] : launches_) {
+    const std::optional<LeaderLaunch::Copy> copy = launch->NewestCopy();
+    if (copy && (!newest || newest->id < copy->id)) newest = copy;
+  }
+  const LeaderLaunch& last = *launches_.rbegin()->second;
+  if (!newest && damaged_.contains(last.config().resumed_from)) {
+    return End(75, "stopped before an older copy than " + last.config().resumed_from.ToString() +
+                       " was tried; nothing was changed");
+  }
+  if (!newest && last.config().resumed_from.epoch.value() == 0) {
+    return End(1, "stopped before a restart (" + last.end_reason() + "); nothing had been saved");
+  }
+  if (newest && !newest->durable) {
+    return End(76, "stopped before a restart; " + newest->id.ToString() + " is NOT durable (" +
+                       (newest->failure.empty() ? "it was not written in time" : newest->failure) +
+                       "): " +
+                       (services_->options.agent_socket.empty() ? "this copy goes with ckpt-run"
+                                                                : "in RAM of the agents only"));
+  }
+  End(75, "stopped before a restart at " +
+              (newest ? newest->id : last.config().resumed_from).ToString() +
+              ", durable; run it again to go on");
 }
 
 void GangLeader::Evaluate() {
@@ -337,6 +388,7 @@ void GangLeader::Evaluate() {
     if (!*alive) return;
     evaluating_ = false;
     host_.changed();
+    if (stage_ == Stage::kStopping && AllSettled()) return EndStopped();
     if (stage_ != Stage::kRunning) return;
     LeaderLaunch& launch = *launches_.rbegin()->second;
     if (launch.end() == LaunchEnd::kNone || !launch.released()) return;
@@ -350,9 +402,7 @@ void GangLeader::Evaluate() {
           std::to_string(options.restarts_max) + ")");
       return Relaunch(true, launch.end_reason());
     }
-    const bool settled = std::all_of(launches_.begin(), launches_.end(),
-                                     [](const auto& entry) { return entry.second->settled(); });
-    if (settled) EndLaunch(launch);
+    if (AllSettled()) EndLaunch(launch);
   });
 }
 

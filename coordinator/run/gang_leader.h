@@ -49,7 +49,7 @@ class GangLeader {
   const std::string& resumed_from() const { return resumed_from_; }
 
  private:
-  enum class Stage { kJoining, kClaiming, kDeciding, kRunning, kOver };
+  enum class Stage { kJoining, kClaiming, kDeciding, kRunning, kStopping, kOver };
   struct Node {
     Peer peer = 0;
     bool joined = false;  // for the launch that is being prepared
@@ -70,6 +70,8 @@ class GangLeader {
   void OnDamaged(const RestoredMsg& restored);
   void OnNotice(const NoticeMsg& notice);
   void Evaluate();
+  bool AllSettled() const;
+  void EndStopped();
   void End(int exit_code, const std::string& message);
   void EndLaunch(const LeaderLaunch& launch);
   void SendAll(const GangBody& body);

@@ -107,9 +107,12 @@ void LeaderLaunch::ArmTimer() {
 
 void LeaderLaunch::Act(const gang::LeaderAction& action) {
   if (const auto* send = std::get_if<gang::SendToMember>(&action)) {
+    // The first word of an attempt is its grant or its committed cut: what is tracked now is what
+    // it holds, whatever is tracked by the time of the commit.
+    if (send->msg.attempt != 0) layouts_of_.try_emplace(send->msg.attempt, layouts_);
     host_.to_node(send->member, MachineMsg{gang::Encode(send->msg)});
   } else if (const auto* persist = std::get_if<gang::Persist>(&action)) {
-    record_ = persist->record;
+    // Nobody succeeds a leading ckpt-run within its epoch: the record is not kept.
     Feed(gang::Persisted{persist->id});
   } else if (const auto* commit = std::get_if<gang::CommitAttempt>(&action)) {
     Commit(*commit);
@@ -129,8 +132,8 @@ AttemptId LeaderLaunch::IdOf(uint32_t attempt, int64_t step) const {
 void LeaderLaunch::Commit(const gang::CommitAttempt& action) {
   const AttemptId id = IdOf(action.attempt, action.step);
   steps_[action.attempt] = action.step;
-  const auto work = [id, payloads = action.payloads, layouts = layouts_, job = config_.job_id,
-                     store = services_->store]() -> Status {
+  const auto work = [id, payloads = action.payloads, layouts = layouts_of_[action.attempt],
+                     job = config_.job_id, store = services_->store]() -> Status {
     std::vector<engine::ShardReport> shards;
     for (const auto& [node, payload] : payloads) {
       CKPT_ASSIGN_OR_RETURN(std::vector<engine::ShardReport> reports, DecodeShardReports(payload));
@@ -138,12 +141,14 @@ void LeaderLaunch::Commit(const gang::CommitAttempt& action) {
     }
     std::sort(shards.begin(), shards.end(),
               [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    if (!layouts) return Internal("nothing was tracked when " + id.ToString() + " was begun");
     CKPT_ASSIGN_OR_RETURN(const std::string manifest,
                           engine::BuildManifest(job, id, *layouts, shards, false));
     const storage::CommitRecord record{format::ManifestDigest(manifest), id.epoch, ""};
     return store->Commit(id, manifest, record, Deadline("commit", kCommitTimeout));
   };
   CallStore(work, [this, attempt = action.attempt](Status status) {
+    if (status.ok()) layouts_of_.erase(attempt);
     Feed(gang::AttemptCommitted{attempt, std::move(status)});
   });
 }
@@ -163,6 +168,7 @@ void LeaderLaunch::Mark(const gang::MarkDraining& action) {
 }
 
 void LeaderLaunch::Abort(const gang::AbortAttempt& action) {
+  layouts_of_.erase(action.attempt);
   const std::optional<int64_t> step = StepOf(action.attempt);
   if (!step) return;  // nothing was begun
   const AttemptId id = IdOf(action.attempt, *step);
@@ -188,6 +194,18 @@ bool LeaderLaunch::settled() const {
   return std::none_of(view.generations.begin(), view.generations.end(), [this](const auto& g) {
     return g.complete && !g.durable && !not_durable_.contains(g.attempt);
   });
+}
+
+std::optional<LeaderLaunch::Copy> LeaderLaunch::NewestCopy() const {
+  std::optional<Copy> newest;
+  for (const auto& generation : leader_->view().generations) {
+    if (!generation.complete) continue;
+    Copy copy{IdOf(generation.attempt, generation.step), generation.durable, ""};
+    const auto failed = not_durable_.find(generation.attempt);
+    if (failed != not_durable_.end()) copy.failure = failed->second;
+    if (!newest || newest->id < copy.id) newest = std::move(copy);
+  }
+  return newest;
 }
 
 AttemptId LeaderLaunch::stop_id() const {

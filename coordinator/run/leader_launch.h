@@ -2,8 +2,8 @@
 // layouts and plan, the key-value channel, notices until they can be acted on, and the store's part
 // of saves (BeginAttempt, DRAINING, commit, abort).
 //
-// The leader's record is kept in this process's memory: whoever leads a launch holds the ranks of
-// node 0, and when it dies its launch is over; the durable part of barrier 3 is the DRAINING mark.
+// The leader's record is not kept: whoever leads a launch holds the ranks of node 0, and when it
+// dies its launch is over; the durable part of barrier 3 is the DRAINING mark.
 //
 // I1  Store calls are made on worker threads; their answers come back to the loop as events.
 // I2  A wish of the program for a save is heard only when every rank has its staging slots.
@@ -81,6 +81,13 @@ class LeaderLaunch {
   bool durable() const { return durable_.contains(stop_attempt_); }
   std::string not_durable_reason() const;
   AttemptId stop_id() const;
+  // The newest that is gang-complete, wherever it is.
+  struct Copy {
+    AttemptId id;
+    bool durable = false;
+    std::string failure;  // why it will not become durable; empty: it may
+  };
+  std::optional<Copy> NewestCopy() const;
   const LaunchTimes& times() const { return times_; }
   gang::Leader::View view() const { return leader_->view(); }
   bool notice_seen() const { return notice_seen_; }
@@ -146,7 +153,10 @@ class LeaderLaunch {
 
   std::map<uint32_t, NodeState> nodes_;
   std::map<uint32_t, std::string> layout_bytes_;  // by rank
-  std::shared_ptr<const std::vector<format::RankLayout>> layouts_;
+  using Layouts = std::shared_ptr<const std::vector<format::RankLayout>>;
+  Layouts layouts_;                         // newest
+  std::map<uint32_t, Layouts> layouts_of_;  // by attempt, until it is committed or dropped
+  uint64_t plan_hash_ = 0;
   uint64_t plan_number_ = 0;
   std::string plan_error_;
   bool ready_ = false;
@@ -163,7 +173,6 @@ class LeaderLaunch {
   int64_t told_deadline_ns_ = 0;
   std::string refusal_;
 
-  std::string record_;
   size_t store_calls_ = 0;             // under way
   std::map<uint32_t, int64_t> steps_;  // by attempt
   std::set<uint32_t> durable_;

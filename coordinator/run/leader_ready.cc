@@ -68,6 +68,11 @@ void LeaderLaunch::OnPlanned(uint64_t, const Status& status, std::vector<std::st
                              uint64_t hash) {
   plan_error_ = status.message();
   if (!status.ok()) LogError("no save or suspend is possible: " + status.ToString());
+  if (status.ok() && hash != plan_hash_) {  // tracked anew: the nodes make other slots
+    plan_hash_ = hash;
+    ready_ = false;
+    for (auto& [id, node] : nodes_) node.slots = 0;
+  }
   for (const LaunchNode& node : config_.nodes) {
     PlanMsg plan{.hash = hash, .first_rank = node.first_rank, .error = plan_error_};
     if (status.ok()) {
@@ -141,9 +146,10 @@ std::string LeaderLaunch::WhyNotReady() const {
 // ---- notices ------------------------------------------------------------------------------------
 
 void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
-  if (end_ != LaunchEnd::kNone) return;
-  notice_seen_ = true;
   const auto request = static_cast<gang::Request>(notice.request);
+  // Also of a launch that has ended already: what is asked to stop is not started again.
+  if (request != gang::Request::kSave) notice_seen_ = true;
+  if (end_ != LaunchEnd::kNone) return;
   if (request == gang::Request::kKill) return KillNow(notice.source);
   if (request == gang::Request::kSave) {
     return SaveNow(notice.operation, notice.left_ns, notice.source);
@@ -217,8 +223,7 @@ void LeaderLaunch::ArmNoticeTimers(const gang::Effective& effective) {
     const int64_t left = std::max<int64_t>(0, effective.deadline_ns - kill_ns - now);
     kill_timer_ = loop->AddTimer(Nanos(left), [this] {
       kill_timer_ = 0;
-      if (operation_ == 0)
-        KillNow("the deadline of the notice; the gang could not be suspended");
+      if (operation_ == 0) KillNow("the deadline of the notice; the gang could not be suspended");
     });
   }
   if (forward_timer_ != 0 || forwarded_) return;
