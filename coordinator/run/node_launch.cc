@@ -31,10 +31,13 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
                         stuck_ = why;
                         host_.changed();
                       }}),
-      writers_(services->loop, services->write, services->store,
-               [this](uint32_t attempt, Status status, std::string payload) {
-                 OnWritten(attempt, std::move(status), std::move(payload));
-               }),
+      writers_(
+          services->loop, services->write, services->store, services->options.store,
+          [this](uint32_t attempt, Status status, std::string payload) {
+            OnWritten(attempt, std::move(status), std::move(payload));
+          },
+          // The ranks are gone or on their way: there will be no newer copy than this one.
+          [this] { return released_ || (member_ && member_->phase() == "releasing"); }),
       ranks_(services->options.rank_count) {}
 
 NodeLaunch::~NodeLaunch() {

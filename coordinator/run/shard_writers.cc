@@ -1,8 +1,42 @@
 #include "coordinator/run/shard_writers.h"
 
 #include "libckpt/base/limits.h"
+#include "libckpt/base/log.h"
+#include "libckpt/format/names.h"
+#include "libckpt/os/file.h"
 
 namespace ckpt::run {
+namespace {
+
+constexpr uint32_t kTriesMax = 10;
+constexpr int64_t kPauseMinNs = 100'000'000;
+constexpr int64_t kPauseMaxNs = 10'000'000'000;
+
+// A store that is full, away or slow may come back; what is wrong stays wrong.
+bool MayPass(const Status& status) {
+  switch (status.code()) {
+    case Code::kCancelled:
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kAborted:
+    case Code::kUnimplemented:
+    case Code::kDataLoss:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// Files of an attempt are created once: what a failed try left is in the way of the next. Nobody
+// was told of them, so nobody reads them.
+void RemoveRemains(const std::string& directory, Rank rank) {
+  os::FileSystem& fs = os::PosixFileSystem();
+  for (const std::string& name : {format::ShardFileName(rank), format::IndexFileName(rank)}) {
+    fs.Unlink(os::JoinPath(directory, name)).IgnoreError();  // most often it is not there
+  }
+}
+
+}  // namespace
 
 std::string EncodeShardReports(const std::vector<engine::ShardReport>& reports) {
   ByteWriter out;
@@ -33,11 +67,18 @@ struct ShardWriters::Job {
   std::vector<engine::ShardReport> reports;
   std::unique_ptr<std::atomic<uint64_t>[]> bytes_done;
   uint64_t bytes_total = 0;
+  uint32_t tries = 1;
 };
 
 ShardWriters::ShardWriters(os::EventLoop* loop, os::WorkerPool* pool,
-                           std::shared_ptr<storage::Store> store, Done done)
-    : loop_(loop), pool_(pool), store_(std::move(store)), done_(std::move(done)) {}
+                           std::shared_ptr<storage::Store> store, std::string store_dir, Done done,
+                           Insists insists)
+    : loop_(loop),
+      pool_(pool),
+      store_(std::move(store)),
+      store_dir_(std::move(store_dir)),
+      done_(std::move(done)),
+      insists_(std::move(insists)) {}
 
 ShardWriters::~ShardWriters() {
   *alive_ = false;
@@ -49,7 +90,6 @@ void ShardWriters::Start(const AttemptId& id, const SlotSet& slots) {
   auto job = std::make_shared<Job>();
   job->id = id;
   job->slots = slots;
-  job->left = slots.size();
   job->statuses.resize(slots.size());
   job->reports.resize(slots.size());
   job->bytes_done = std::make_unique<std::atomic<uint64_t>[]>(slots.size());
@@ -57,17 +97,47 @@ void ShardWriters::Start(const AttemptId& id, const SlotSet& slots) {
     job->bytes_total += slot->region().plan().WriteBytes(slot->region().layout());
   }
   jobs_[id.attempt.value()] = job;
-  for (size_t i = 0; i < slots.size(); ++i) WriteOne(job, i);
+  std::vector<size_t> all(slots.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  WriteAll(job, all);
+}
+
+void ShardWriters::WriteAll(const std::shared_ptr<Job>& job, const std::vector<size_t>& indices) {
+  job->left = indices.size();
+  for (const size_t index : indices) WriteOne(job, index);
+}
+
+// Arms the next try of the shards that failed; false if there is none.
+bool ShardWriters::TryAgain(const std::shared_ptr<Job>& job) {
+  std::vector<size_t> failed;
+  for (size_t i = 0; i < job->statuses.size(); ++i) {
+    if (job->statuses[i].ok()) continue;
+    if (!MayPass(job->statuses[i])) return false;
+    failed.push_back(i);
+  }
+  if (failed.empty() || job->cancelled || job->tries >= kTriesMax || !insists_()) return false;
+  const Nanos pause(std::min(kPauseMaxNs, kPauseMinNs << (job->tries - 1)));
+  ++job->tries;
+  LogWarning("writing " + job->id.ToString() + ": " + job->statuses[failed[0]].message() +
+             "; the copy stays in RAM, try " + std::to_string(job->tries) + " of " +
+             std::to_string(kTriesMax) + " in " + FormatDuration(pause));
+  loop_->AddTimer(pause, [this, job, failed, alive = alive_] {
+    if (*alive) WriteAll(job, failed);
+  });
+  return true;
 }
 
 void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
-  const auto write = [job, index, store = store_, loop = loop_, alive = alive_, this] {
+  const auto write = [job, index, store = store_, loop = loop_, alive = alive_, this,
+                      again = job->tries > 1,
+                      directory = os::JoinPath(store_dir_, job->id.ToString())] {
     engine::WriteOptions options;
     options.progress = [&job, index](uint64_t done, uint64_t) { job->bytes_done[index] = done; };
     options.cancelled = [&job] { return job->cancelled.load(); };
     // The leader gives each attempt number once: a directory that is there was made for this one.
     Status begun = store->BeginAttempt(job->id);
     if (begun.ok() || begun.code() == Code::kAlreadyExists) {
+      if (again) RemoveRemains(directory, job->slots[index]->region().identity().rank);
       Result<engine::ShardReport> report =
           engine::WriteShard(&job->slots[index]->region(), store.get(), options);
       job->statuses[index] = report.ok() ? OkStatus() : report.status();
@@ -90,6 +160,7 @@ void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
 }
 
 void ShardWriters::Finish(const std::shared_ptr<Job>& job) {
+  if (TryAgain(job)) return;
   jobs_.erase(job->id.attempt.value());
   for (size_t i = 0; i < job->slots.size(); ++i) {
     Status& status = job->statuses[i];

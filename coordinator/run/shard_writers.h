@@ -3,6 +3,8 @@
 //
 // I1  done() is said exactly once for each Start, on the loop, after the last thread has left the
 //     regions: also after Stop, also on errors.
+// I2  While the owner insists, shards that could not be written are written again: ten tries, with
+//     pauses that grow to ten seconds.
 #pragma once
 
 #include <atomic>
@@ -31,10 +33,14 @@ struct WriteProgress {
 class ShardWriters {
  public:
   using Done = std::function<void(uint32_t attempt, Status, std::string payload)>;
+  // Asked after a failure that may pass: true while the copy in RAM is all that will ever be, so
+  // that it is worth waiting for the store.
+  using Insists = std::function<bool()>;
 
-  // `pool` outlives this. `done` is called on the loop.
+  // `pool` outlives this. `store_dir` is where the store's attempts lie: what a try that failed has
+  // left there is removed before the next. `done` is called on the loop.
   ShardWriters(os::EventLoop* loop, os::WorkerPool* pool, std::shared_ptr<storage::Store> store,
-               Done done);
+               std::string store_dir, Done done, Insists insists);
   // Cancels; nothing is said after it. The threads hold memory and store until they are through.
   ~ShardWriters();
 
@@ -48,12 +54,16 @@ class ShardWriters {
  private:
   struct Job;
   void WriteOne(const std::shared_ptr<Job>& job, size_t index);
+  void WriteAll(const std::shared_ptr<Job>& job, const std::vector<size_t>& indices);
+  bool TryAgain(const std::shared_ptr<Job>& job);
   void Finish(const std::shared_ptr<Job>& job);
 
   os::EventLoop* const loop_;
   os::WorkerPool* const pool_;
   const std::shared_ptr<storage::Store> store_;
+  const std::string store_dir_;
   const Done done_;
+  const Insists insists_;
   std::map<uint32_t, std::shared_ptr<Job>> jobs_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
