@@ -129,7 +129,7 @@ void NodeLaunch::On(uint32_t rank, uint32_t request, const wire::StagingGet& m) 
 }
 
 void NodeLaunch::On(uint32_t rank, const wire::Sealed& m) {
-  StagingSlot* slot = SlotOf(rank, m.slot);
+  StagingSlot* slot = SlotHolding(rank, m.slot, m.generation);
   const engine::GenerationInfo info = slot ? slot->region().info() : engine::GenerationInfo();
   if (slot == nullptr || slot->region().state() != engine::GenerationState::kSealed ||
       info.generation != m.generation || info.id.attempt.value() != m.attempt ||

@@ -254,6 +254,7 @@ void NodeLaunch::OnLeader(const GangBody& body) {
 
 std::vector<SlotPtr> NodeLaunch::slots() const {
   std::vector<SlotPtr> all;
+  for (const SlotSet& set : retired_) all.insert(all.end(), set.begin(), set.end());
   for (const SlotSet& set : slots_) all.insert(all.end(), set.begin(), set.end());
   return all;
 }
@@ -282,7 +283,7 @@ NodeStatus NodeLaunch::status() const {
       status.step_time_ns =
           std::max(status.step_time_ns, pages_->page(RankAt(i)).step_time_ns.load());
     }
-    if (rank.layout && i < plans_.size()) status.stage_bytes += plans_[i].StageBytes(*rank.layout);
+    if (i < plans_.size()) status.stage_bytes += plans_[i].StageBytes(plan_layouts_[i]);
   }
   status.running = status.all_registered || (!ever_registered_ && started_ns_ != 0 &&
                                              BoottimeNs() - started_ns_ > kRegisterNs);

@@ -153,6 +153,10 @@ class NodeLaunch {
   void SendSlots(uint32_t rank);
   void SetStagingError(const Status& why);
   StagingSlot* SlotOf(uint32_t rank, uint32_t slot);
+  StagingSlot* SlotHolding(uint32_t rank, uint32_t slot, uint32_t generation);
+  bool Holds(StagingSlot& slot, uint32_t index, uint32_t generation) const;
+  void RetireSlots();
+  void DropRetired();
   SlotSet GenerationSlots(uint32_t slot, uint32_t generation);
   void Act(const gang::WriteShards& action);
   void Act(const gang::MarkGeneration& action);
@@ -182,7 +186,9 @@ class NodeLaunch {
   uint64_t plan_number_ = 0;  // newest plan; results for older ones are dropped
   uint64_t plan_hash_ = 0;
   std::vector<plan::RankPlan> plans_;
-  std::vector<SlotSet> slots_;  // by slot index; empty until they are made
+  std::vector<format::RankLayout> plan_layouts_;  // those that the plans are of
+  std::vector<SlotSet> slots_;                    // by slot index; empty until they are made
+  std::vector<SlotSet> retired_;  // of older layouts, for as long as their generation is needed
   bool making_slots_ = false;
   Status staging_error_;
   std::map<uint32_t, AttemptId> writing_;      // by attempt

@@ -22,6 +22,7 @@ void NodeLaunch::OnPlan(const PlanMsg& m) {
     return;
   }
   std::vector<plan::RankPlan> plans;
+  std::vector<format::RankLayout> layouts;
   for (size_t i = 0; i < m.plans.size() && i < ranks_.size(); ++i) {
     if (!ranks_[i].layout) return;
     Result<plan::RankPlan> plan = plan::RankPlan::Decode(m.plans[i], *ranks_[i].layout);
@@ -29,11 +30,14 @@ void NodeLaunch::OnPlan(const PlanMsg& m) {
       return LogDebug("dropped a plan of older layouts: " + plan.status().ToString());
     }
     plans.push_back(std::move(plan).value());
+    layouts.push_back(*ranks_[i].layout);
   }
   if (plans.size() != ranks_.size()) return SetStagingError(Internal("a plan without all ranks"));
   plans_ = std::move(plans);
+  plan_layouts_ = std::move(layouts);
   plan_hash_ = m.hash;
   ++plan_number_;
+  RetireSlots();
   MakeSlots();
 }
 
@@ -41,20 +45,36 @@ void NodeLaunch::RetryStaging() {
   if (!plans_.empty() && slots_.size() < kStagingSlotsMax && !released_) MakeSlots();
 }
 
+// Memory of older layouts stays for as long as something in it is needed.
+void NodeLaunch::RetireSlots() {
+  std::move(slots_.begin(), slots_.end(), std::back_inserter(retired_));
+  slots_.clear();
+  DropRetired();
+}
+
+void NodeLaunch::DropRetired() {
+  using State = engine::GenerationState;
+  const size_t before = retired_.size();
+  std::erase_if(retired_, [](const SlotSet& set) {
+    return std::none_of(set.begin(), set.end(), [](const SlotPtr& slot) {
+      const State state = slot->region().state();
+      return state == State::kFilling || state == State::kSealed || state == State::kGangComplete;
+    });
+  });
+  if (retired_.size() != before) RetryStaging();
+}
+
 // Two slots where the budget allows, else one; laid out on a worker thread.
 void NodeLaunch::MakeSlots() {
   if (making_slots_) return;
   making_slots_ = true;
   std::vector<engine::StagingIdentity> identities;
-  std::vector<format::RankLayout> layouts;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     identities.push_back({config_.job_id, Rank(RankAt(i)), config_.world, plan_hash_});
-    layouts.push_back(*ranks_[i].layout);
   }
   const auto work = [this, alive = alive_, loop = services_->loop, budget = services_->budget,
                      number = plan_number_, have = static_cast<uint32_t>(slots_.size()),
-                     identities = std::move(identities), layouts = std::move(layouts),
-                     plans = plans_] {
+                     identities = std::move(identities), layouts = plan_layouts_, plans = plans_] {
     std::vector<SlotSet> sets;
     Status status;
     for (uint32_t slot = have; slot < kStagingSlotsMax && status.ok(); ++slot) {
@@ -80,13 +100,12 @@ void NodeLaunch::OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const 
   if (released_) return;
   if (plan_number != plan_number_) {  // the state was tracked anew meanwhile
     sets.clear();
-    slots_.clear();
     return MakeSlots();
   }
   for (SlotSet& set : sets) slots_.push_back(std::move(set));
   if (slots_.empty()) {
     uint64_t needed = 0;
-    for (size_t i = 0; i < ranks_.size(); ++i) needed += SlotBytes(*ranks_[i].layout, plans_[i]);
+    for (size_t i = 0; i < ranks_.size(); ++i) needed += SlotBytes(plan_layouts_[i], plans_[i]);
     return SetStagingError(ResourceExhausted(
         "staging memory for " + std::to_string(ranks_.size()) + " ranks takes " +
         FormatBytes(needed) + " (" + std::to_string(needed) + " bytes): " + status.message()));
@@ -126,14 +145,28 @@ StagingSlot* NodeLaunch::SlotOf(uint32_t rank, uint32_t slot) {
   return slot < slots_.size() ? slots_[slot][rank - config_.first_rank].get() : nullptr;
 }
 
+bool NodeLaunch::Holds(StagingSlot& slot, uint32_t index, uint32_t generation) const {
+  const engine::GenerationInfo info = slot.region().info();
+  return slot.slot() == index && info.generation == generation &&
+         info.id.epoch.value() == config_.epoch;
+}
+
+StagingSlot* NodeLaunch::SlotHolding(uint32_t rank, uint32_t slot, uint32_t generation) {
+  for (const SlotPtr& entry : slots()) {
+    if (entry->rank() == rank && Holds(*entry, slot, generation)) return entry.get();
+  }
+  return nullptr;
+}
+
 // The slots of one generation; empty if any of them holds another.
 SlotSet NodeLaunch::GenerationSlots(uint32_t slot, uint32_t generation) {
-  if (slot >= slots_.size()) return {};
-  for (const SlotPtr& entry : slots_[slot]) {
-    const engine::GenerationInfo info = entry->region().info();
-    if (info.generation != generation || info.id.epoch.value() != config_.epoch) return {};
+  SlotSet set;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    for (const SlotPtr& entry : slots()) {
+      if (entry->rank() == RankAt(i) && Holds(*entry, slot, generation)) set.push_back(entry);
+    }
   }
-  return slots_[slot];
+  return set.size() == ranks_.size() ? set : SlotSet();
 }
 
 void NodeLaunch::Act(const gang::GrantSave& action) {
@@ -172,31 +205,31 @@ void NodeLaunch::OnWritten(uint32_t attempt, Status status, std::string payload)
 
 void NodeLaunch::Act(const gang::MarkGeneration& action) {
   using State = engine::GenerationState;
-  if (action.slot < slots_.size()) {
-    for (const SlotPtr& slot : slots_[action.slot]) {
-      engine::StagingRegion& region = slot->region();
-      if (region.info().generation != action.generation ||
-          region.info().id.epoch.value() != config_.epoch) {
-        continue;
-      }
-      const State state = region.state();
-      const bool sealed = state == State::kSealed || state == State::kGangComplete;
-      if (action.mark == gang::GenerationMark::kGangComplete && sealed) {
-        region.set_state(State::kGangComplete);
-      } else if (action.mark == gang::GenerationMark::kDurable && sealed) {
-        region.set_state(State::kDurable);
-      } else if (action.mark == gang::GenerationMark::kAborted && state != State::kDurable) {
-        region.set_state(State::kAborted);
-      }
+  for (const SlotPtr& slot : slots()) {
+    if (!Holds(*slot, action.slot, action.generation)) continue;
+    engine::StagingRegion& region = slot->region();
+    const State state = region.state();
+    const bool sealed = state == State::kSealed || state == State::kGangComplete;
+    if (action.mark == gang::GenerationMark::kGangComplete && sealed) {
+      region.set_state(State::kGangComplete);
+    } else if (action.mark == gang::GenerationMark::kDurable && sealed) {
+      region.set_state(State::kDurable);
+    } else if (action.mark == gang::GenerationMark::kAborted && state != State::kDurable) {
+      region.set_state(State::kAborted);
     }
   }
+  DropRetired();
   wire::SaveState state{.attempt = action.attempt};
   if (action.mark == gang::GenerationMark::kSealed) state.level = 1;
   if (action.mark == gang::GenerationMark::kGangComplete) state.level = 2;
   if (action.mark == gang::GenerationMark::kDurable) state.level = 3;
-  if (action.mark == gang::GenerationMark::kAborted) {
-    state.code = static_cast<uint32_t>(Code::kAborted);
-    state.message = "this save was dropped; an older copy stands";
+  if (!action.why.ok()) {
+    const bool dropped = action.mark == gang::GenerationMark::kAborted;
+    state.level = dropped ? 0 : 2;
+    state.code = static_cast<uint32_t>(action.why.code());
+    state.message =
+        action.why.message() + (dropped ? "; this save was dropped, an older copy stands"
+                                        : "; its copy stays in RAM only");
   }
   TellSaveState(action.attempt, state);
   host_.changed();

@@ -3,6 +3,7 @@
 // DIR/rank<r>.steps; the last line of a complete run is "done digest".
 //
 //   e2e_rank DIR STEPS STEP_MS DOUBLES [--no-track] [--crash-at STEP] [--save-at STEP]
+//            [--extra | --extra-later]   (a further tensor; tracked with the rest, or anew)
 #include <unistd.h>
 
 #include <ckpt/ckpt.hpp>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +21,7 @@ namespace {
 struct Arguments {
   std::string dir;
   long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
-  bool track = true;
+  bool track = true, extra = false, extra_later = false;
 };
 
 Arguments Parse(int argc, char** argv) {
@@ -35,6 +37,8 @@ Arguments Parse(int argc, char** argv) {
   for (int i = 5; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--no-track") a.track = false;
+    if (flag == "--extra" || flag == "--extra-later") a.extra = true;
+    if (flag == "--extra-later") a.extra_later = true;
     if (flag == "--crash-at" && i + 1 < argc) a.crash_at = atol(argv[++i]);
     if (flag == "--save-at" && i + 1 < argc) a.save_at = atol(argv[++i]);
   }
@@ -50,6 +54,7 @@ struct Training {
   std::vector<double> weights;  // the same on all ranks
   std::vector<double> shard;    // a box of a larger tensor
   std::vector<double> own;      // this rank's
+  std::vector<double> extra;    // the step, in each element
   long step = 0;
   uint64_t random = 1;  // this rank's generator
 
@@ -62,6 +67,7 @@ struct Training {
           1e-3 * static_cast<double>((i + static_cast<size_t>(step)) % 7) - 1e-4 * weights[i];
     }
     for (double& x : shard) x = 0.99 * x + static_cast<double>(step);
+    for (double& x : extra) x = static_cast<double>(step);
     for (double& x : own) x = 0.5 * x + noise + static_cast<double>(rank);
   }
   uint64_t Digest() const {
@@ -92,6 +98,10 @@ void Track(Training* training, long rank, long world, ckpt::State* state) {
   state->Tensor(shard);
   state->Tensor("position", training->own.data(), {training->own.size()},
                 ckpt::Placement::kPerRank);
+  if (!training->extra.empty()) {
+    state->Tensor("extra", training->extra.data(), {training->extra.size()},
+                  ckpt::Placement::kReplicated);
+  }
   state->Value("step", &training->step).Blob("random", &training->random, ckpt::Scope::kRank);
 }
 
@@ -104,12 +114,22 @@ int Train(const Arguments& a) {
   training.own.assign(100, 0.0);
   training.random = static_cast<uint64_t>(rank) + 17;
 
-  ckpt::State state;
+  if (a.extra && !a.extra_later) training.extra.assign(1000, 0.0);
+  ckpt::State state, wider;
   Track(&training, rank, world, &state);
   ckpt::Session session;
   if (a.track) {
     session.Track(state);
     if (session.Restore()) fprintf(stderr, "restored step %ld\n", training.step);
+    for (const double x : training.extra) {
+      if (x != static_cast<double>(training.step)) throw std::runtime_error("extra is wrong");
+    }
+  }
+  if (a.extra_later) {  // when the staging memory of the first layout is there
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    training.extra.assign(1000, 0.0);
+    Track(&training, rank, world, &wider);
+    session.Track(wider);
   }
   FILE* log = fopen((a.dir + "/rank" + std::to_string(rank) + ".steps").c_str(), "a");
   while (training.step < a.steps) {

@@ -138,6 +138,24 @@ TEST(Suspend, ASaveOfTheProgramIsDurableWhenItSaysSo) {
   EXPECT_EQ(run.Wait(), 75) << run.Output();
 }
 
+TEST(Suspend, WhatIsTrackedAnewWithAnotherLayoutIsWhatIsStaged) {
+  Job job;
+  std::vector<std::string> later = kArgs, wide = kArgs;
+  later.push_back("--extra-later");
+  wide.push_back("--extra");
+  RunProcess run = job.Start({"--ranks", "2"}, later);
+  ASSERT_TRUE(job.WaitForStep(0, 20));
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_NE(run.Output().find("all 2 ranks stopped at boundary"), std::string::npos)
+      << run.Output();
+  ASSERT_EQ(job.Durable().size(), 1u) << run.Output();
+  RunProcess again = job.Start({"--ranks", "2"}, wide);  // checks what the added tensor holds
+  EXPECT_EQ(again.Wait(), 0) << again.Output();
+  ExpectSameTrajectory(job, 2, kArgs);
+}
+
 TEST(Suspend, ANoticeDuringStartIsKept) {
   Job job;
   RunProcess run = job.Start({"--ranks", "2"}, kArgs);
