@@ -61,6 +61,7 @@ class Demo:
         self.placements = {}  # (job, epoch) -> [node of rank 0, …]
         self.stops = []       # (what, epoch that was stopped, granted_ns, its PhaseTimes)
         self.kills = []       # (boottime, text)
+        self.lost = {}        # what -> GPU-seconds that the coordinator booked as lost by it
 
     def prepare_text(self):
         if self.args.text:
@@ -152,6 +153,10 @@ class Demo:
         granted = [e["boottime_ns"] for e in self.cluster.ctl("events")["events"] if e["kind"] == "granted" and e["job"] == URGENT]
         self.stops.append(("preemption", job["epoch"], granted[0], self.times_of_stop()))
 
+    def book_lost(self, what):
+        """What the coordinator has booked as lost since the last call, under `what`."""
+        self.lost[what] = self.job()["lost_gpu_seconds"] - sum(self.lost.values())
+
     def times_of_stop(self):
         """Times of the newest stop; the comparison with memcpy is taken after the release and comes a little later."""
         end = time.monotonic() + 5
@@ -170,6 +175,7 @@ class Demo:
         if not job["resumed_from"].startswith("ram"):
             raise DemoError(f"{TRAIN} was to resume from staging memory, not from: {job['resumed_from']}")
         self.wait_step(job["step"] + 3)
+        self.book_lost("preemption")
         return first
 
     def migrate(self):
@@ -181,6 +187,7 @@ class Demo:
                        and j.get("resumed_from") and j)
         nodes = [n["node"] for n in job["placement"]["nodes"]]
         note(f"{TRAIN} runs on {', '.join(nodes)} as epoch {job['epoch']}, resumed from: {job['resumed_from']}")
+        self.book_lost("migration")
         if "gamma" not in nodes or "beta" in nodes:
             raise DemoError(f"the migration left the gang on {nodes}")
         if not job["resumed_from"].startswith("ram"):
@@ -196,6 +203,7 @@ class Demo:
         epoch = job["epoch"]
         job = wait_for(f"{TRAIN} restarts by itself", lambda: (j := self.job())["state"] == "running" and j["epoch"] > epoch
                        and j.get("resumed_from") and j)
+        self.book_lost("kill")
         note(f"{TRAIN} restarted by itself as epoch {job['epoch']}, resumed from: {job['resumed_from']}")
 
     def finish(self):
@@ -227,10 +235,9 @@ class Demo:
             since = lambda ns: f"{(ns - times['cut_ns']) / 1e6:.0f} ms" if ns and times["cut_ns"] else "–"
             ratio = f"{times['memcpy_ratio']:.2f}" if times["memcpy_ratio"] else "–"
             cells = (f"{times['stall_ns'] / 1e6:.0f} ms", ratio, since(times["staged_ns"]), since(times["released_ns"]), since(granted),
-                     since(times["durable_ns"]), f"{times['staged_bytes'] / MIB:.0f} MiB", "0.0")
+                     since(times["durable_ns"]), f"{times['staged_bytes'] / MIB:.0f} MiB", f"{self.lost[what]:.1f}")
             print(f"{what:20}" + "".join(f"{c:>12}" for c in cells))
-        lost = self.cluster.job(TRAIN)["lost_gpu_seconds"]
-        print(f"{'SIGKILL of a rank':20}" + f"{f'{lost:.1f}':>{12 * len(columns)}}")
+        print(f"{'SIGKILL of a rank':20}" + f"{self.lost['kill']:>{12 * len(columns)}.1f}")
         print("Times since the cut, of this run. ÷ memcpy: the stall against a plain copy of the same bytes, taken right after it.")
 
     def picture(self):

@@ -166,5 +166,7 @@ def test_the_demo(bin_dir, tmp_path):
                            "--hidden", "256", "--steps", "300"], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert "equal bit for bit" in done.stdout and re.search(r"preemption +\d+ ms", done.stdout)
+    for stop in ("preemption", "migration"):
+        assert re.search(rf"^{stop} .*[0-9] MiB +0\.0$", done.stdout, re.M), "a stop loses no work: " + done.stdout[-2000:]
     picture = tree.parse(out / "timeline.svg").getroot()
     assert sum(1 for _ in picture.iter("{http://www.w3.org/2000/svg}rect")) > 10
