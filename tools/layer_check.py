@@ -42,11 +42,9 @@ L = {
     "coordinator/run": ["coordinator/gang", "libckpt/base", "libckpt/engine", "libckpt/plan", "libckpt/format", "libckpt/codec",
                         "libckpt/storage", "libckpt/storage/file", "libckpt/wire", "libckpt/os", "proto"],
     # engine: the header of a staging region that is served to a peer or handed to a new ckpt-run
-    "coordinator/agent": ["libckpt/base", "libckpt/os", "libckpt/wire", "libckpt/format", "libckpt/device",
-                          "libckpt/device/host", "libckpt/storage", "libckpt/engine", "libckpt/plan", "proto"],
-    # engine and the directory store: inspect and verify need no coordinator
-    "coordinator/ckptctl": ["libckpt/base", "libckpt/format", "libckpt/codec", "libckpt/storage", "libckpt/storage/file",
-                            "libckpt/engine", "libckpt/plan", "libckpt/os", "proto"],
+    "coordinator/agent": ["libckpt/base", "libckpt/os", "libckpt/wire", "libckpt/engine", "proto"],
+    # the directory store: ls, inspect and verify need no coordinator; os: a job file is read
+    "coordinator/ckptctl": ["libckpt/base", "libckpt/format", "libckpt/storage", "libckpt/storage/file", "libckpt/os", "proto"],
     "integrations": [PUBLIC, "proto"],
     "examples": [PUBLIC, "integrations", "proto"],
     "bench": None,  # measures any layer
@@ -58,8 +56,7 @@ VENDOR = {  # header pattern -> folders that may include it
     r"sqlite3\.h": ["coordinator/store"],
     r"xxhash\.h": ["libckpt/base", "bench"],
     r"zstd\.h": ["libckpt/codec", "bench"],
-    r"nlohmann/": ["libckpt/format", "coordinator/ckptctl", "coordinator/ckptd", "coordinator/agent", "coordinator/run",
-                   "libckpt/session", "tests"],
+    r"nlohmann/": ["libckpt/format", "coordinator/ckptctl", "coordinator/run", "tests"],
     r"yaml-cpp/": ["coordinator/ckptctl"],
     r"CLI/": ["coordinator/ckptd", "coordinator/run", "coordinator/agent", "coordinator/ckptctl"],
     r"spdlog/": ["coordinator/ckptd", "coordinator/run", "coordinator/agent"],
