@@ -2,8 +2,8 @@
 """Rejects an #include that the layer table of docs/ARCHITECTURE.md does not allow.
 
 The table below is that table. A file belongs to the layer with the longest matching folder. Tests (*_test.cc, *_fuzz.cc,
-*_bench.cc) may use libckpt/testing and the in-memory parts besides what their layer may. Vendor headers may appear only in
-the folders listed for them.
+*_bench.cc, *_world.h: what a conformance suite runs in) may use libckpt/testing and the in-memory parts besides what their
+layer may. Vendor headers may appear only in the folders listed for them.
 """
 import pathlib
 import re
@@ -77,7 +77,7 @@ def layer_of(path):
 def check_file(path, problems):
     rel = path.relative_to(ROOT).as_posix()
     layer = layer_of(rel)
-    is_test = re.search(r"(_test|_fuzz|_bench|_soak)\.cc$", rel) is not None
+    is_test = re.search(r"(_test|_fuzz|_bench|_soak)\.cc$|_world\.h$", rel) is not None
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
         if not match:
