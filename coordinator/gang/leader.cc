@@ -307,6 +307,7 @@ int64_t Leader::Impl::next_deadline_ns() const {
       next = std::min(next, drain_until_ns_);
     }
   }
+  if (!over && !PastRelease()) next = std::min(next, leave_by_ns_);
   if (HasCurrent() && !AllVoted()) next = std::min(next, sent_ns_ + config_.retry_ns);
   for (const auto& [id, member] : members_) {
     if (!over && member.lost_ns != kNever) {
@@ -319,7 +320,7 @@ int64_t Leader::Impl::next_deadline_ns() const {
     const bool marks = gen.state != Gen::State::kFilling && !gen.pending.empty();
     if (marks) next = std::min(next, gen.sent_ns + config_.retry_ns);
   }
-  for (const auto& [boundary, save] : waiting_saves_) next = std::min(next, save.deadline_ns);
+  for (const auto& [save, waiting] : waiting_saves_) next = std::min(next, waiting.deadline_ns);
   return next;
 }
 

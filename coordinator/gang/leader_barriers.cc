@@ -5,6 +5,9 @@
 #include "coordinator/gang/leader_impl.h"
 
 namespace ckpt::gang {
+namespace {
+constexpr int64_t kSigInt = 2, kSigTerm = 15;  // the numbers of Linux: this layer has no system
+}  // namespace
 
 void Leader::Impl::Decide(Decision decision, int64_t deadline_ns) {
   r_.decision = decision;
@@ -157,8 +160,8 @@ void Leader::Impl::End(Status why) {
   }
   for (const Command& command : r_.queued) RefuseCommand(command, why);
   r_.queued.clear();
-  for (const auto& [boundary, save] : std::exchange(waiting_saves_, {})) {
-    AnswerSave(boundary, static_cast<int32_t>(Code::kAborted), "the gang ends");
+  for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
+    AnswerSave(save, static_cast<int32_t>(Code::kAborted), "the gang ends");
   }
 }
 
@@ -197,8 +200,10 @@ void Leader::Impl::OnFact(MemberId member, const Msg& msg) {
 
 void Leader::Impl::OnExit(const Msg& msg) {
   if (!exited_ranks_.insert(msg.rank).second) return;
-  const bool clean = msg.code == 0 && msg.step == 0;
   const bool finished = msg.slot == 1;
+  // After "finished" the library no longer catches what asks a process to end.
+  const bool told_to_end = finished && (msg.step == kSigTerm || msg.step == kSigInt);
+  const bool clean = (msg.code == 0 && msg.step == 0) || told_to_end;
   if (PastRelease() || r_.finished) return;
   const std::string who = "rank " + std::to_string(msg.rank);
   if (!clean) {

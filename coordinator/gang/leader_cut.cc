@@ -18,7 +18,7 @@ bool Leader::Impl::PastDrainWait() const { return now_ >= drain_until_ns_; }
 
 void Leader::Impl::TryStart() {
   if (!open() || r_.stage != Stage::kWaiting || now_ < wait_until_ns_) return;
-  if (Filling()) return;
+  if (Filling()) return DropOverdueFill();
   uint32_t slot = 0, supersede = 0;
   if (!PickSlot(OpenStop(), &slot, &supersede)) return;
   r_.op_slot = slot;
@@ -32,6 +32,18 @@ void Leader::Impl::TryStart() {
     Tell(OpPhase::kNotified, OkStatus());
   }
   BeginRound();
+}
+
+// A save that some rank does not come to fill holds up a stop no longer than a drain may, if the
+// stop has to be over before that save has to be filled.
+void Leader::Impl::DropOverdueFill() {
+  if (!OpenStop() || !PastDrainWait()) return;
+  for (Gen& gen : r_.generations) {
+    if (gen.state != Gen::State::kFilling || gen.fill_deadline_ns <= Bounded(kNever)) continue;
+    const Status why = Aborted("not all ranks had staged this save when a stop had to begin");
+    TellGeneration(gen, OpPhase::kRolledBack, why);
+    return Drop(&gen, why);
+  }
 }
 
 void Leader::Impl::BeginRound() {

@@ -24,6 +24,7 @@ struct LeaderGeneration {
   bool aborted = false;  // complete, but its attempt will not be committed: the copy in RAM stands
   int64_t fill_deadline_ns = kNever;
   // not stored: learned again
+  Status why;  // of an aborted one
   std::set<MemberId> sealed;
   std::map<MemberId, std::string> payloads;
   std::set<MemberId> pending;  // members that have not answered the newest mark or drop
@@ -35,7 +36,8 @@ struct LeaderGeneration {
 
 // An answer to the program's wish for a save, the same for the gang.
 struct SaveAnswer {
-  uint32_t boundary = 0, generation = 0, slot = 0, attempt = 0;
+  SaveKey save{0, 0};
+  uint32_t generation = 0, slot = 0, attempt = 0;
   int32_t code = 0;
   std::string text;
 };
@@ -109,7 +111,7 @@ class Leader::Impl {
     bool released = false;
   };
   struct WaitingSave {
-    uint32_t boundary = 0;
+    bool for_slot = false;  // else only until the ranks have filled the save before it
     int64_t deadline_ns = kNever;
   };
   struct Held {
@@ -161,6 +163,7 @@ class Leader::Impl {
 
   // leader_cut.cc: waiting for a slot, asking, proposing, committing
   void TryStart();
+  void DropOverdueFill();
   void BeginRound();
   void OnPlaces(MemberId member, const Msg& msg);
   void Propose(uint32_t lead);
@@ -196,8 +199,9 @@ class Leader::Impl {
                      int64_t fill_deadline_ns);
   bool PastDrainWait() const;
   void OnWantsSave(MemberId member, const Msg& msg);
-  void AnswerSave(uint32_t boundary, int32_t code, std::string text);
-  void GrantSaveAt(uint32_t boundary, uint32_t slot);
+  void AnswerSave(const SaveKey& save, int32_t code, std::string text);
+  void RefuseForSlot(const SaveKey& save);
+  void GrantSaveAt(const SaveKey& save, uint32_t slot);
   void SendAnswer(MemberId member, const SaveAnswer& answer);
   void ServeWaitingSaves();
   void OnSealedFact(MemberId member, const Msg& msg);
@@ -211,6 +215,7 @@ class Leader::Impl {
   void TryCommit(Gen* gen);
   void SendMarks(Gen* gen, bool all);
   void SendMark(MemberId member, Gen* gen);
+  static int32_t MarkCode(const Gen& gen);
   void SlotsChanged();
   void TellGeneration(const Gen& gen, OpPhase phase, Status status);
   void CheckGenerationDeadlines();
@@ -232,9 +237,10 @@ class Leader::Impl {
   int64_t wait_until_ns_ = 0;           // kWaiting: not before this
   int64_t drain_until_ns_ = 0;          // one slot: until then a stop waits for the drain
   uint32_t supersede_ = 0;              // generation that gives its slot to the open stop
+  int64_t leave_by_ns_ = kNever;        // ranks of a finished training are killed then
   MemberId asker_ = 0;                  // who asked for the save that is being answered
   std::set<uint32_t> finished_ranks_, exited_ranks_;
-  std::map<uint32_t, WaitingSave> waiting_saves_;
+  std::map<SaveKey, WaitingSave> waiting_saves_;
 };
 
 }  // namespace ckpt::gang

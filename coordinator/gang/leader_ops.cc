@@ -111,8 +111,8 @@ void Leader::Impl::StartOperation(std::vector<Command> commands) {
   Store();
   Tell(OpPhase::kQueued, OkStatus());
   // A rank that waits for a slot cannot reach the cut.
-  for (const auto& [boundary, save] : std::exchange(waiting_saves_, {})) {
-    AnswerSave(boundary, static_cast<int32_t>(Code::kResourceExhausted),
+  for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
+    AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
                std::string(Name(r_.commands[0].request)) + " is under way");
   }
   if (r_.kind == Kind::kStop) {
@@ -133,6 +133,8 @@ void Leader::Impl::RecordDone(const Command& command, OpPhase phase, const Statu
 void Leader::Impl::FinishOperation(OpPhase phase, Status status, std::vector<uint32_t> missing) {
   Tell(phase, status, std::move(missing));
   for (const Command& command : r_.commands) RecordDone(command, phase, status);
+  // Nothing is left to stage, but who does not leave by himself is still in the way.
+  if (phase == OpPhase::kFinished) leave_by_ns_ = std::min(leave_by_ns_, KillAt());
   r_.commands.clear();
   supersede_ = 0;
   if (r_.stage != Stage::kDecided) {
@@ -195,7 +197,7 @@ int64_t Leader::Impl::OpDeadline() const {
 
 // When the ranks are killed if they have not been released.
 int64_t Leader::Impl::KillAt() const {
-  int64_t at = kNever;
+  int64_t at = leave_by_ns_;
   for (const auto* commands : {&r_.commands, &r_.queued}) {
     for (const Command& command : *commands) {
       if (command.hard && command.deadline_ns != 0) {
@@ -220,6 +222,7 @@ void Leader::Impl::CheckDeadlines() {
   if (r_.ended || r_.released || r_.finished) return;
   const bool alive = r_.decision != Decision::kRelease;
   if (alive && now_ >= KillAt()) {
+    if (!open()) return End(DeadlineExceeded("ranks of a finished training had not left in time"));
     return End(
         DeadlineExceeded("the deadline is near and " + MissingText() + " had not been released"));
   }

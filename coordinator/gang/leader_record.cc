@@ -56,12 +56,17 @@ LeaderGeneration GetGeneration(ByteReader* in) {
 }
 
 void PutAnswer(ByteWriter* out, const SaveAnswer& answer) {
-  out->Put(answer.boundary).Put(answer.generation).Put(answer.slot).Put(answer.attempt);
+  out->Put(answer.save.first)
+      .Put(answer.save.second)
+      .Put(answer.generation)
+      .Put(answer.slot)
+      .Put(answer.attempt);
   out->Put(answer.code).PutString(answer.text);
 }
 SaveAnswer GetAnswer(ByteReader* in) {
   SaveAnswer answer;
-  answer.boundary = in->Get<uint32_t>();
+  answer.save.first = in->Get<uint32_t>();
+  answer.save.second = in->Get<uint32_t>();
   answer.generation = in->Get<uint32_t>();
   answer.slot = in->Get<uint32_t>();
   answer.attempt = in->Get<uint32_t>();

@@ -90,21 +90,22 @@ void Leader::Impl::TellGeneration(const Gen& gen, OpPhase phase, Status status) 
   Emit(std::move(report));
 }
 
-// ---- saves that the program asks for: one answer for a boundary, the same for the gang ----------
+// ---- saves that the program asks for: one answer for each, the same for the gang
+// -----------------
 void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
   asker_ = member;
+  const SaveKey save{msg.boundary, msg.sequence};
   for (const SaveAnswer& answer : r_.answers) {
-    if (answer.boundary == msg.boundary && !config_.mutations.answer_saves_apart) {
+    if (answer.save == save && !config_.mutations.answer_saves_apart) {
       return SendAnswer(member, answer);
     }
   }
   const bool wait = msg.slot == 1;
   if (r_.ended || r_.released || r_.finished) {
-    return AnswerSave(msg.boundary, static_cast<int32_t>(Code::kFailedPrecondition),
-                      "the gang has ended");
+    return AnswerSave(save, static_cast<int32_t>(Code::kFailedPrecondition), "the gang has ended");
   }
   if (open()) {  // the rank that waited here could not reach the cut
-    return AnswerSave(msg.boundary, static_cast<int32_t>(Code::kResourceExhausted),
+    return AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
                       "a " + std::string(Name(r_.commands[0].request)) + " is under way");
   }
   uint32_t slot = 0, supersede = 0;
@@ -112,33 +113,36 @@ void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
     if (supersede != 0 && config_.mutations.save_supersedes) {
       Drop(FindGeneration(supersede), Aborted("superseded"));
     }
-    return GrantSaveAt(msg.boundary, slot);
+    return GrantSaveAt(save, slot);
   }
-  if (wait) {
+  if (wait || Filling()) {  // how far other ranks are with the save before it decides nothing
     const int64_t left = msg.left_ns > 0 ? msg.left_ns : config_.save_ns;
-    const auto [it, added] =
-        waiting_saves_.emplace(msg.boundary, WaitingSave{msg.boundary, kNever});
+    const auto [it, added] = waiting_saves_.emplace(save, WaitingSave{wait, kNever});
     it->second.deadline_ns = std::min(it->second.deadline_ns, now_ + left);
     return;
   }
-  AnswerSave(msg.boundary, static_cast<int32_t>(Code::kResourceExhausted),
+  RefuseForSlot(save);
+}
+
+void Leader::Impl::RefuseForSlot(const SaveKey& save) {
+  AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
              "no free staging slot: the last save is not durable yet");
 }
 
-void Leader::Impl::GrantSaveAt(uint32_t boundary, uint32_t slot) {
+void Leader::Impl::GrantSaveAt(const SaveKey& save, uint32_t slot) {
   ++r_.attempt;
   ++r_.generation;
   AddGeneration(r_.generation, r_.attempt, slot, false, now_ + config_.save_ns);
-  waiting_saves_.erase(boundary);
-  const SaveAnswer answer{boundary, r_.generation, slot, r_.attempt, 0, ""};
+  waiting_saves_.erase(save);
+  const SaveAnswer answer{save, r_.generation, slot, r_.attempt, 0, ""};
   r_.answers.push_back(answer);
   if (r_.answers.size() > kAnswersKept) r_.answers.erase(r_.answers.begin());
   for (const auto& [id, member] : members_) SendAnswer(id, answer);
 }
 
-void Leader::Impl::AnswerSave(uint32_t boundary, int32_t code, std::string text) {
-  waiting_saves_.erase(boundary);
-  const SaveAnswer answer{boundary, 0, 0, 0, code, std::move(text)};
+void Leader::Impl::AnswerSave(const SaveKey& save, int32_t code, std::string text) {
+  waiting_saves_.erase(save);
+  const SaveAnswer answer{save, 0, 0, 0, code, std::move(text)};
   r_.answers.push_back(answer);
   if (r_.answers.size() > kAnswersKept) r_.answers.erase(r_.answers.begin());
   Store();
@@ -149,7 +153,8 @@ void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
   if (config_.mutations.answer_saves_apart && member != asker_) return;
   Msg msg{.type = MsgType::kSaveAnswer};
   msg.round = r_.round;
-  msg.boundary = answer.boundary;
+  msg.boundary = answer.save.first;
+  msg.sequence = answer.save.second;
   msg.generation = answer.generation;
   msg.slot = answer.slot;
   msg.attempt = answer.attempt;
@@ -161,8 +166,13 @@ void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
 void Leader::Impl::ServeWaitingSaves() {
   if (waiting_saves_.empty() || open() || Filling()) return;
   uint32_t slot = 0, supersede = 0;
-  if (!PickSlot(false, &slot, &supersede)) return;
-  GrantSaveAt(waiting_saves_.begin()->first, slot);
+  const SaveKey first = waiting_saves_.begin()->first;
+  if (PickSlot(false, &slot, &supersede)) return GrantSaveAt(first, slot);
+  std::vector<SaveKey> refused;
+  for (const auto& [save, waiting] : waiting_saves_) {
+    if (!waiting.for_slot) refused.push_back(save);
+  }
+  for (const SaveKey& save : refused) RefuseForSlot(save);
 }
 
 // ---- from FILLING to DURABLE
@@ -256,16 +266,19 @@ void Leader::Impl::On(const AttemptCommitted& event) {
   Abort(gen, event.status);
 }
 
-// The attempt will not be committed. The copy in RAM stands until a newer one is complete.
+// The attempt will not be committed, and its ranks hear so. The copy in RAM stands until a newer
+// one is complete.
 void Leader::Impl::Abort(Gen* gen, const Status& why) {
   gen->aborted = true;
+  gen->why = why;
   gen->commit_at_ns = kNever;
   Store();
   Emit(AbortAttempt{gen->attempt, gen->generation, why.message()});
   TellGeneration(*gen, OpPhase::kNotDurable, why);
   const Gen* newest = Standing();
   const bool only_slot = config_.slots == 1 && !PastRelease();
-  if (newest != gen || only_slot) Drop(gen, why);
+  if (newest != gen || only_slot) return Drop(gen, why);
+  SendMarks(gen, true);
 }
 
 // Void: nobody fills, reads or writes it any more once all members have answered.
@@ -277,6 +290,7 @@ void Leader::Impl::Drop(Gen* gen, const Status& why) {
   }
   gen->state = Gen::State::kDropping;
   gen->aborted = true;
+  if (gen->why.ok()) gen->why = why;
   gen->fill_deadline_ns = gen->commit_at_ns = kNever;
   Store();
   SendMarks(gen, true);
@@ -290,6 +304,12 @@ void Leader::Impl::SendMarks(Gen* gen, bool all) {
   }
 }
 
+// What kGeneration says of it.
+int32_t Leader::Impl::MarkCode(const Gen& gen) {
+  if (gen.state == Gen::State::kDurable) return 2;
+  return gen.aborted ? 3 : 1;
+}
+
 void Leader::Impl::SendMark(MemberId member, Gen* gen) {
   if (gen->state == Gen::State::kFilling || !gen->pending.contains(member)) return;
   Msg msg;
@@ -299,15 +319,16 @@ void Leader::Impl::SendMark(MemberId member, Gen* gen) {
   msg.attempt = gen->attempt;
   msg.slot = gen->slot;
   msg.step = gen->step;
-  if (msg.type == MsgType::kGeneration) msg.code = gen->state == Gen::State::kDurable ? 2 : 1;
+  if (msg.type == MsgType::kGeneration) msg.code = MarkCode(*gen);
+  msg.number = static_cast<uint64_t>(gen->why.code());
+  msg.text = gen->why.message();
   Send(member, std::move(msg));
 }
 
 void Leader::Impl::OnMarkHeard(MemberId member, const Msg& msg) {
   Gen* gen = FindGeneration(msg.generation);
   if (gen == nullptr || gen->attempt != msg.attempt) return;
-  const int32_t code = gen->state == Gen::State::kDurable ? 2 : 1;
-  if (gen->state != Gen::State::kDropping && msg.code == code) gen->pending.erase(member);
+  if (gen->state != Gen::State::kDropping && msg.code == MarkCode(*gen)) gen->pending.erase(member);
 }
 
 void Leader::Impl::OnDropped(MemberId member, const Msg& msg) {
@@ -350,12 +371,12 @@ void Leader::Impl::CheckGenerationDeadlines() {
     TellGeneration(*gen, OpPhase::kRolledBack, why);
     Drop(gen, why);
   }
-  std::vector<uint32_t> late;
-  for (const auto& [boundary, save] : waiting_saves_) {
-    if (now_ >= save.deadline_ns) late.push_back(boundary);
+  std::vector<SaveKey> late;
+  for (const auto& [save, waiting] : waiting_saves_) {
+    if (now_ >= waiting.deadline_ns) late.push_back(save);
   }
-  for (const uint32_t boundary : late) {
-    AnswerSave(boundary, static_cast<int32_t>(Code::kResourceExhausted),
+  for (const SaveKey& save : late) {
+    AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
                "no staging slot became free in time");
   }
 }

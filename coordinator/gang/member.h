@@ -125,6 +125,7 @@ struct RankWantsSave {
   uint32_t boundary = 0;
   bool wait = false;
   int64_t deadline_ns = 0;  // absolute: refused by then; 0: MemberConfig::save_answer_ns from now
+  uint32_t sequence = 1;    // the n-th save that the rank asks for at this boundary
 };
 // The writers of this attempt have ended, in any case, also after StopWriters.
 struct ShardsWritten {
@@ -165,19 +166,28 @@ struct StopWriters {
 struct GrantSave {
   Rank rank;
   uint32_t boundary = 0, generation = 0, slot = 0, attempt = 0;
+  uint32_t sequence = 1;
 };
 struct RefuseSave {
   Rank rank;
   uint32_t boundary = 0;
   Status status;
+  uint32_t sequence = 1;
 };
 struct FreeSlot {
   uint32_t slot = 0, generation = 0;
 };  // nobody uses it any more: next may be filled
-enum class GenerationMark : uint32_t { kSealed = 2, kGangComplete = 3, kDurable = 4, kAborted = 5 };
+enum class GenerationMark : uint32_t {
+  kSealed = 2,
+  kGangComplete = 3,
+  kDurable = 4,
+  kAborted = 5,
+  kNotDurable = 6  // its attempt failed; the copy stays in RAM until a newer one is complete
+};
 struct MarkGeneration {
   uint32_t generation = 0, slot = 0, attempt = 0;
   GenerationMark mark = GenerationMark::kSealed;
+  Status why;  // of kAborted and kNotDurable
 };
 struct KillRanks {
   std::string why;

@@ -48,10 +48,11 @@ class Member::Impl {
     int64_t step = 0;
     bool comms_down = false, comms_up = false;
     bool wants_save = false;
-    uint32_t save_boundary = 0;
+    SaveKey save{0, 0};  // that it asked for last
     int64_t save_deadline = 0;
   };
   struct Generation {
+    Status why;  // not OK: its attempt was given up
     uint32_t attempt = 0, slot = 0;
     bool is_save = false;  // sealing it is a fact of its own, not a vote
     std::set<uint32_t> sealed;
@@ -142,7 +143,7 @@ class Member::Impl {
   void OnGeneration(const Msg& msg);
   void OnDrop(const Msg& msg);
   void AnswerRank(Rank rank, RankState* state, const Answer& answer);
-  void GrantLate(uint32_t boundary, const Answer& answer);
+  void GrantLate(const SaveKey& save, const Answer& answer);
   void RefuseOverdueSaves();
   void NoteSealed(Rank rank, RankState* state, const RankSealed& event);
   void FinishDrop(uint32_t generation);
@@ -170,7 +171,7 @@ class Member::Impl {
 
   uint64_t next_fact_ = 1;
   std::map<uint64_t, Fact> facts_;
-  std::map<uint32_t, Answer> answers_;  // by boundary
+  std::map<SaveKey, Answer> answers_;
   std::map<uint32_t, Generation> generations_;
 };
 

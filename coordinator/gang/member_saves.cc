@@ -9,17 +9,22 @@ namespace {
 constexpr size_t kAnswersKept = 64;
 constexpr size_t kGenerationsKept = 64;
 
+bool IsWish(const Msg& fact, const SaveKey& save) {
+  return fact.fact == FactKind::kWantsSave && SaveKey(fact.boundary, fact.sequence) == save;
+}
+
 }  // namespace
 
 void Member::Impl::On(const RankWantsSave& event) {
   RankState* state = Find(event.rank);
   if (state == nullptr || state->exited) return;
-  state->save_boundary = event.boundary;
-  const auto known = answers_.find(event.boundary);
+  const SaveKey save{event.boundary, event.sequence};
+  state->save = save;
+  const auto known = answers_.find(save);
   if (known != answers_.end()) return AnswerRank(event.rank, state, known->second);
   state->wants_save = false;
   const bool first = std::none_of(ranks_.begin(), ranks_.end(), [&](const RankState& other) {
-    return other.wants_save && other.save_boundary == event.boundary;
+    return other.wants_save && other.save == save;
   });
   state->wants_save = true;
   state->save_deadline =
@@ -28,19 +33,19 @@ void Member::Impl::On(const RankWantsSave& event) {
   Msg fact{.fact = FactKind::kWantsSave};
   fact.rank = event.rank.value();
   fact.boundary = event.boundary;
+  fact.sequence = event.sequence;
   fact.slot = event.wait ? 1 : 0;
   fact.left_ns = state->save_deadline - now_;
   AddFact(std::move(fact));
 }
 
 void Member::Impl::OnSaveAnswer(const Msg& msg) {
-  ForgetFacts([&](const Msg& fact) {
-    return fact.fact == FactKind::kWantsSave && fact.boundary == msg.boundary;
-  });
+  const SaveKey save{msg.boundary, msg.sequence};
+  ForgetFacts([&](const Msg& fact) { return IsWish(fact, save); });
   Answer answer{static_cast<uint32_t>(msg.code), msg.generation, msg.slot, msg.attempt, msg.text};
-  const auto [it, added] = answers_.emplace(msg.boundary, answer);
+  const auto [it, added] = answers_.emplace(save, answer);
   if (!added) {
-    if (it->second.local && answer.code == 0) GrantLate(msg.boundary, answer);
+    if (it->second.local && answer.code == 0) GrantLate(save, answer);
     return;
   }
   if (answer.code == 0) {
@@ -50,17 +55,19 @@ void Member::Impl::OnSaveAnswer(const Msg& msg) {
     entry.is_save = true;
   }
   EachRank([&](Rank rank, RankState& state) {
-    if (state.wants_save && state.save_boundary == msg.boundary) AnswerRank(rank, &state, answer);
+    if (state.wants_save && state.save == save) AnswerRank(rank, &state, answer);
   });
   while (answers_.size() > kAnswersKept) {
     answers_.erase(
-        std::min_element(answers_.begin(), answers_.end(),
-                         [](const auto& a, const auto& b) { return Later(b.first, a.first); }));
+        std::min_element(answers_.begin(), answers_.end(), [](const auto& a, const auto& b) {
+          return Later(b.first.first, a.first.first) ||
+                 (a.first.first == b.first.first && a.first.second < b.first.second);
+        }));
   }
 }
 
 // Ranks of this member were told no before the leader said yes: the attempt cannot be whole.
-void Member::Impl::GrantLate(uint32_t boundary, const Answer& answer) {
+void Member::Impl::GrantLate(const SaveKey& save, const Answer& answer) {
   if (generations_.contains(answer.generation)) return;
   Generation& entry = generations_[answer.generation];
   entry.attempt = answer.attempt;
@@ -71,39 +78,39 @@ void Member::Impl::GrantLate(uint32_t boundary, const Answer& answer) {
   fact.attempt = answer.attempt;
   fact.rank = config_.first_rank.value();
   fact.code = static_cast<int32_t>(Code::kDeadlineExceeded);
-  fact.text = "the save at boundary " + std::to_string(boundary) + " was granted too late";
+  fact.text = "the save at boundary " + std::to_string(save.first) + " was granted too late";
   AddFact(std::move(fact));
 }
 
 void Member::Impl::AnswerRank(Rank rank, RankState* state, const Answer& answer) {
   state->wants_save = false;
-  const uint32_t boundary = state->save_boundary;
+  const auto [boundary, sequence] = state->save;
   if (answer.code != 0) {
-    out_.push_back(RefuseSave{rank, boundary, Status(static_cast<Code>(answer.code), answer.text)});
+    out_.push_back(
+        RefuseSave{rank, boundary, Status(static_cast<Code>(answer.code), answer.text), sequence});
     return;
   }
   const auto it = generations_.find(answer.generation);
   if (it == generations_.end() || it->second.dropping) {
-    out_.push_back(
-        RefuseSave{rank, boundary, Aborted("this save was dropped: another rank failed")});
+    out_.push_back(RefuseSave{rank, boundary, Aborted("this save was dropped: another rank failed"),
+                              sequence});
     return;
   }
   state->filling.insert(answer.generation);
-  out_.push_back(GrantSave{rank, boundary, answer.generation, answer.slot, answer.attempt});
+  out_.push_back(
+      GrantSave{rank, boundary, answer.generation, answer.slot, answer.attempt, sequence});
 }
 
 void Member::Impl::RefuseOverdueSaves() {
   EachRank([&](Rank, RankState& state) {
     if (!state.wants_save || now_ < state.save_deadline) return;
-    const uint32_t boundary = state.save_boundary;
+    const SaveKey save = state.save;
     const Answer refusal{static_cast<uint32_t>(Code::kDeadlineExceeded), 0,   0, 0,
                          "no staging slot was granted in time",          true};
-    answers_.emplace(boundary, refusal);
-    ForgetFacts([&](const Msg& fact) {
-      return fact.fact == FactKind::kWantsSave && fact.boundary == boundary;
-    });
+    answers_.emplace(save, refusal);
+    ForgetFacts([&](const Msg& fact) { return IsWish(fact, save); });
     EachRank([&](Rank rank, RankState& other) {
-      if (other.wants_save && other.save_boundary == boundary) AnswerRank(rank, &other, refusal);
+      if (other.wants_save && other.save == save) AnswerRank(rank, &other, refusal);
     });
   });
 }
@@ -133,8 +140,19 @@ void Member::Impl::NoteSealed(Rank rank, RankState* state, const RankSealed& eve
 }
 
 void Member::Impl::Mark(uint32_t generation, const Generation& entry, GenerationMark mark) {
-  out_.push_back(MarkGeneration{generation, entry.slot, entry.attempt, mark});
+  out_.push_back(MarkGeneration{generation, entry.slot, entry.attempt, mark, entry.why});
 }
+
+namespace {
+
+// Why an attempt was given up; a leader that returned does not know it any more.
+Status WhyOf(const Msg& msg) {
+  const bool known = msg.number != 0 && msg.number <= static_cast<uint64_t>(Code::kUnauthenticated);
+  return Status(known ? static_cast<Code>(msg.number) : Code::kAborted,
+                msg.text.empty() ? "the attempt was given up" : msg.text);
+}
+
+}  // namespace
 
 void Member::Impl::OnGeneration(const Msg& msg) {
   Msg ack{.type = MsgType::kAck};
@@ -155,6 +173,10 @@ void Member::Impl::OnGeneration(const Msg& msg) {
       entry.writing = true;
       out_.push_back(WriteShards{msg.generation, entry.slot, entry.attempt});
     }
+  }
+  if (msg.code == 3 && entry.why.ok()) {
+    entry.why = WhyOf(msg);
+    Mark(msg.generation, entry, GenerationMark::kNotDurable);
   }
   if (msg.code != 2 || entry.durable) return;
   entry.durable = true;
@@ -194,6 +216,7 @@ void Member::Impl::OnDrop(const Msg& msg) {
   entry.slot = msg.slot;
   if (!entry.dropping) {
     entry.dropping = true;
+    if (entry.why.ok()) entry.why = WhyOf(msg);
     ForgetFacts([&](const Msg& fact) { return fact.attempt == msg.attempt; });
     const bool open_cut = msg.generation == generation_ && kind_ == Kind::kSave;
     if (open_cut) {

@@ -30,7 +30,7 @@ std::string Encode(const Msg& msg) {
   out.Put<uint8_t>(kFormat);
   PutEnum(&out, msg.type);
   out.Put(msg.from).Put(msg.operation).Put(msg.round).Put(msg.attempt).Put(msg.generation);
-  out.Put(msg.slot).Put(msg.cut).Put(msg.boundary).Put(msg.rank);
+  out.Put(msg.slot).Put(msg.cut).Put(msg.boundary).Put(msg.sequence).Put(msg.rank);
   PutEnum(&out, msg.kind);
   PutEnum(&out, msg.request);
   PutEnum(&out, msg.decision);
@@ -55,8 +55,8 @@ Result<Msg> Decode(std::string_view bytes) {
   msg.type = static_cast<MsgType>(type);
   msg.from = in.Get<uint32_t>();
   msg.operation = in.Get<uint64_t>();
-  for (uint32_t* field :
-       {&msg.round, &msg.attempt, &msg.generation, &msg.slot, &msg.cut, &msg.boundary, &msg.rank}) {
+  for (uint32_t* field : {&msg.round, &msg.attempt, &msg.generation, &msg.slot, &msg.cut,
+                          &msg.boundary, &msg.sequence, &msg.rank}) {
     *field = in.Get<uint32_t>();
   }
   msg.kind = GetEnum(&in, Kind::kSave);
@@ -223,6 +223,7 @@ std::string ToString(const Msg& msg) {
   add("round", msg.round);
   add("cut", msg.cut);
   add("boundary", msg.boundary);
+  add("save", msg.sequence);
   add("attempt", msg.attempt);
   add("generation", msg.generation);
   if (msg.type == MsgType::kPropose || msg.type == MsgType::kSaveAnswer) {

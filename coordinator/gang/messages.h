@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "libckpt/base/ids.h"
@@ -53,8 +54,9 @@ enum class MsgType : uint8_t {
   kCommit = 3,      // the cut of this round is committed
   kWithdraw = 4,    // the round is void: run on
   kDecision = 5,    // a stored outcome; kBack: `number` is the rebuild (0 none)
-  kSaveAnswer = 6,  // boundary, code (0: generation, slot, attempt granted)
-  kGeneration = 7,  // generation, attempt, slot: GANG_COMPLETE (code 1), DURABLE (2)
+  kSaveAnswer = 6,  // boundary, sequence, code (0: generation, slot, attempt granted)
+  kGeneration = 7,  // generation, attempt, slot: GANG_COMPLETE (code 1), DURABLE (2), complete but
+                    // not to become durable (3; number: Code, text)
   kDrop = 8,        // attempt and generation are void; stop filling and writing, free the slot
   kAck = 9,         // facts with these `numbers` have been heard
   // member to leader
@@ -83,7 +85,7 @@ enum class FactKind : uint8_t {
   kNone = 0,
   kExited = 1,       // rank, code: exit code, step: signal; slot 1: it had finished
   kFinished = 2,     // rank
-  kWantsSave = 3,    // boundary, slot 1: wait
+  kWantsSave = 3,    // boundary, sequence, slot 1: wait
   kSealed = 4,       // attempt, generation, step: all ranks of this member sealed it (saves)
   kStageFailed = 5,  // attempt, generation, rank, code, text
   kShards = 6,       // attempt; payload, or code and text
@@ -109,6 +111,7 @@ struct Msg {
   uint32_t slot = 0;
   uint32_t cut = 0;
   uint32_t boundary = 0;
+  uint32_t sequence = 0;  // of a save: the n-th that the program asks for at its boundary
   uint32_t rank = 0;
   Kind kind = Kind::kStop;
   Request request = Request::kNone;
@@ -140,6 +143,9 @@ std::string_view Name(FactKind fact);
 std::string_view Name(Request request);
 // One line for logs and histories.
 std::string ToString(const Msg& msg);
+
+// Which save of the program: boundary, and the n-th at it.
+using SaveKey = std::pair<uint32_t, uint32_t>;
 
 // a later than b, on the ring of 32-bit boundaries.
 constexpr bool Later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }

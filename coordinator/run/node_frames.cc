@@ -121,11 +121,12 @@ void NodeLaunch::On(uint32_t rank, uint32_t request, const wire::StagingGet& m) 
   RankState& state = Of(rank);
   state.save_request = request;
   state.save_boundary = m.boundary;
+  state.save_sequence = m.sequence;
   if (!staging_error_.ok()) return Fail(rank, request, staging_error_);
   if (!state.layout) {
     return Fail(rank, request, FailedPrecondition(RankName(rank) + " has tracked nothing to save"));
   }
-  Feed(gang::RankWantsSave{Rank(rank), m.boundary, m.wait, m.deadline_boottime_ns});
+  Feed(gang::RankWantsSave{Rank(rank), m.boundary, m.wait, m.deadline_boottime_ns, m.sequence});
 }
 
 void NodeLaunch::On(uint32_t rank, const wire::Sealed& m) {

@@ -103,7 +103,7 @@ class NodeLaunch {
     std::vector<wire::Capability> methods;
     std::optional<RestoredMsg> restored;
     uint32_t layout_request = 0;
-    uint32_t save_request = 0, save_boundary = 0;  // an open STAGING_GET
+    uint32_t save_request = 0, save_boundary = 0, save_sequence = 0;  // an open STAGING_GET
     uint64_t rebuild = 0;
     uint32_t signals_seen = 0;
     int64_t stall_ns = 0;

@@ -172,7 +172,8 @@ SlotSet NodeLaunch::GenerationSlots(uint32_t slot, uint32_t generation) {
 void NodeLaunch::Act(const gang::GrantSave& action) {
   const RankState& state = Of(action.rank.value());
   const StagingSlot* slot = SlotOf(action.rank.value(), action.slot);
-  if (slot == nullptr || state.save_boundary != action.boundary) {
+  if (slot == nullptr || state.save_boundary != action.boundary ||
+      state.save_sequence != action.sequence) {
     const Status why = Unavailable("the staging slot of this save is not there yet");
     Fail(action.rank.value(), state.save_request, why);
     return Feed(gang::RankStageFailed{action.rank, action.generation, action.attempt, why});

@@ -380,19 +380,28 @@ void GangSession::StageFailed(const Grant& grant, const Status& why) {
 }
 
 Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& request) {
-  CKPT_RETURN_IF_ERROR(DoFence());
-  if (state_ == nullptr) return PrepareStage();
-  CKPT_RETURN_IF_ERROR(AwaitSlots().Annotate(Who() + ": save refused"));
+  if (save_boundary_ != boundary_) saves_here_ = 0;
+  save_boundary_ = boundary_;
+  // A rank that cannot save asks all the same: the others' grant is not to wait for it.
+  Status fit = DoFence();
+  if (fit.ok() && state_ == nullptr) fit = PrepareStage();
+  if (fit.ok()) fit = AwaitSlots().Annotate(Who() + ": save refused");
   wire::StagingGet get;
   get.boundary = static_cast<uint32_t>(boundary_);
+  get.sequence = ++saves_here_;
   get.wait = request.slot_timeout > Nanos(0);
   const Deadline deadline("the gang's grant of a staging slot", request.slot_timeout + kGrantMax);
   get.deadline_boottime_ns = get.wait ? BoottimeNs() + request.slot_timeout.count() : 0;
   Result<Link::Incoming> answer = link_->Call(get, deadline);
+  if (!answer.ok() && !fit.ok()) return fit;
   if (!answer.ok()) return std::move(answer).status().Annotate(Who() + ": save refused");
   const auto* granted = std::get_if<wire::Staging>(&answer->frame.body);
   if (granted == nullptr) return DataLoss("ckpt-run answered STAGING_GET with another frame");
   const Grant grant{granted->slot, granted->generation, granted->attempt, false};
+  if (!fit.ok()) {
+    StageFailed(grant, fit);
+    return fit;
+  }
 
   auto save = std::make_shared<Save>(
       AttemptId{Epoch(welcome_.epoch), Step(request.step), Attempt(grant.attempt)});

@@ -106,6 +106,8 @@ class GangSession : public Session {
   uint64_t page_inode_ = 0;
   std::unique_ptr<storage::Store> store_;
   std::unique_ptr<os::WorkerPool> copier_;
+  uint64_t save_boundary_ = 0;  // of the save that was asked for last, and its number there
+  uint32_t saves_here_ = 0;
   std::atomic<uint64_t> copying_bytes_{0};  // of the slot that is being filled
 
   // Watch thread only.

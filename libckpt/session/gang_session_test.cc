@@ -573,6 +573,44 @@ TEST_F(GangSessionTest, AGrantedSaveIsSealedAndReportedByLevel) {
   ASSERT_STATUS_OK((*save)->Wait(Level::kShared, Soon()));
 }
 
+TEST_F(GangSessionTest, SavesAtOneBoundaryAreCounted) {
+  Start();
+  const auto ask = [&](uint32_t boundary, uint32_t sequence) {
+    Status status;
+    std::thread saving([&] { status = session_->BeginSave({.step = 1}).status(); });
+    const Result<wire::StagingGet> get = peer_->Expect<wire::StagingGet>(Soon());
+    EXPECT_TRUE(get.ok());
+    EXPECT_TRUE(peer_->Answer(wire::Failed{8, false, "both slots drain"}).ok());
+    saving.join();
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    if (!get.ok()) return;
+    EXPECT_EQ(get->boundary, boundary);
+    EXPECT_EQ(get->sequence, sequence);
+  };
+  ask(0, 1);
+  ask(0, 2);
+  rank_->Allow(1);
+  ASSERT_TRUE(rank_->AwaitSteps(1));
+  ask(1, 1);
+}
+
+TEST_F(GangSessionTest, ARankThatCannotSaveAsksAllTheSameAndFailsTheAttempt) {
+  Result<std::unique_ptr<RunPeer>> peer = RunPeer::Listen(config_);
+  ASSERT_STATUS_OK(peer.status());
+  peer_ = std::move(*peer);
+  OpenSession();  // nothing is tracked
+  Status status;
+  std::thread saving([&] { status = session_->BeginSave({.step = 42}).status(); });
+  EXPECT_TRUE(peer_->Expect<wire::StagingGet>(Soon()).ok());
+  EXPECT_TRUE(peer_->Answer(wire::Staging{0, 9, 4, 0}).ok());
+  saving.join();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  const Result<wire::StageFailed> failed = peer_->Expect<wire::StageFailed>(Soon());
+  ASSERT_TRUE(failed.ok()) << "the others' copies would wait for this rank's";
+  EXPECT_EQ(failed->generation, 9u);
+  EXPECT_EQ(failed->attempt, 4u);
+}
+
 TEST_F(GangSessionTest, ARefusedPeriodicSaveIsOneErrorAndTrainingGoesOn) {
   save_every_ = 2;
   Start();

@@ -38,6 +38,7 @@ void Fields(V& v, Layout& f) {
 template <typename V>
 void Fields(V& v, StagingGet& f) {
   v.Number(f.boundary);
+  v.Number(f.sequence);
   v.Bool(f.wait);
   v.Number(f.deadline_boottime_ns);
 }

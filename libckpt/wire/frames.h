@@ -36,10 +36,10 @@ struct Hello {
 struct Layout {  // fd 0: sealed memfd with RankLayout::Encode()
   uint64_t bytes = 0, hash = 0;
 };
-// The program wants a save at this boundary (all ranks ask at the same one). Answer: Staging or
-// Failed.
+// The program wants a save at this boundary, its sequence-th one there, from 1 (all ranks ask for
+// the same ones). Answer: Staging or Failed.
 struct StagingGet {
-  uint32_t boundary = 0;
+  uint32_t boundary = 0, sequence = 0;
   bool wait = false;  // wait for a free slot instead of RESOURCE_EXHAUSTED
   int64_t deadline_boottime_ns = 0;
 };

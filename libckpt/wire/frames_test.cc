@@ -27,7 +27,7 @@ std::vector<Frame> SampleFrames() {
   return {
       {1, Hello{"token", "job", 3, 8, 1, 2, {{"suspend", true, ""}, {"park", false, "no arena"}}}},
       {2, Layout{0x1122334455667788, 0x99aabbccddeeff00}},
-      {3, StagingGet{7, true, 123456789}},
+      {3, StagingGet{7, 2, true, 123456789}},
       {4, Sealed{5, 1, 2, -9}},
       {5, StageFailed{5, 2, 8, "no memory"}},
       {6, CommsDown{0x0102030405060708, 4, 4, "nccl hangs"}},

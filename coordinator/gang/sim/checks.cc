@@ -180,7 +180,7 @@ void World::NoteCapture(const SimRank& rank, uint32_t attempt) {
 }
 
 void World::NoteGrant(const GrantSave& grant) {
-  const auto [it, added] = grants_.emplace(grant.boundary, grant.attempt);
+  const auto [it, added] = grants_.emplace(SaveKey(grant.boundary, grant.sequence), grant.attempt);
   if (!added && it->second != grant.attempt) {
     Fail("same-answer", "two attempts are granted at boundary " + std::to_string(grant.boundary));
   }
@@ -189,7 +189,7 @@ void World::NoteGrant(const GrantSave& grant) {
 // The gang's own refusal; one that a member gives because no answer came does not count.
 void World::NoteRefusal(const RefuseSave& refusal) {
   if (refusal.status.code() != Code::kResourceExhausted) return;
-  const auto [it, added] = grants_.emplace(refusal.boundary, 0);
+  const auto [it, added] = grants_.emplace(SaveKey(refusal.boundary, refusal.sequence), 0);
   if (!added && it->second != 0) {
     Fail("same-answer", "granted and refused at boundary " + std::to_string(refusal.boundary));
   }

@@ -457,6 +457,92 @@ TEST(Saves, AFailedStagingDropsTheAttemptEverywhere) {
             std::string::npos);
 }
 
+// Asks for the n-th save at the ranks' boundary, on two members of one rank each.
+void BothAsk(Table* table, uint32_t sequence, bool wait = false) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    table->Acts(rank, RankWantsSave{Rank(rank), table->words[rank].boundary, wait,
+                                    wait ? table->now + 60 * kSecond : 0, sequence});
+  }
+  table->DeliverAll();
+}
+
+TEST(Saves, ASecondSaveAtABoundaryIsAnotherOne) {
+  Table table(2, 1);
+  table.StepsTo(0, 4), table.StepsTo(1, 4);
+  ASSERT_TRUE(table.ProgramSave());
+  table.Written(0, 1), table.Written(1, 1);
+  table.DeliverAll();
+  ASSERT_NE(table.LastReport(OpPhase::kDurable), nullptr);
+  BothAsk(&table, 2);
+  for (uint32_t member = 0; member < 2; ++member) {
+    ASSERT_EQ(table.Count<GrantSave>(member), 2u);
+    EXPECT_EQ(table.Last<GrantSave>(member)->attempt, 2u);
+    EXPECT_EQ(table.Last<GrantSave>(member)->generation, 2u);
+    EXPECT_EQ(table.Last<GrantSave>(member)->sequence, 2u);
+  }
+}
+
+TEST(Saves, ASecondSaveIsAnsweredOnceTheFirstIsFilled) {
+  Table table(2, 1);
+  table.StepsTo(0, 4), table.StepsTo(1, 4);
+  BothAsk(&table, 1);
+  const GrantSave first = *table.Last<GrantSave>(0);
+  table.Acts(0, RankSealed{Rank(0), first.generation, first.attempt, 4});
+  table.Acts(0, RankWantsSave{Rank(0), 4, false, 0, 2});
+  table.DeliverAll();
+  EXPECT_EQ(table.Count<GrantSave>(0), 1u);
+  EXPECT_EQ(table.Count<RefuseSave>(0), 0u) << "how far rank 1 is decides nothing";
+  table.Acts(1, RankSealed{Rank(1), first.generation, first.attempt, 4});
+  table.Acts(1, RankWantsSave{Rank(1), 4, false, 0, 2});
+  table.DeliverAll();
+  for (uint32_t member = 0; member < 2; ++member) {
+    ASSERT_EQ(table.Count<GrantSave>(member), 2u);
+    EXPECT_EQ(table.Last<GrantSave>(member)->attempt, 2u);
+    EXPECT_NE(table.Last<GrantSave>(member)->slot, first.slot);
+  }
+}
+
+TEST(Saves, ARefusedOneCanAskAgainAtTheSameBoundary) {
+  Table table(2, 1);
+  for (uint32_t boundary = 1; boundary <= 2; ++boundary) {
+    table.StepsTo(0, boundary), table.StepsTo(1, boundary);
+    ASSERT_TRUE(table.ProgramSave());
+  }
+  table.StepsTo(0, 3), table.StepsTo(1, 3);
+  BothAsk(&table, 1);
+  ASSERT_EQ(table.Count<RefuseSave>(0), 1u);
+  ASSERT_EQ(table.Count<RefuseSave>(1), 1u);
+  const uint32_t before = table.Count<GrantSave>(0);
+  BothAsk(&table, 2, true);
+  EXPECT_EQ(table.Count<GrantSave>(0), before);
+  EXPECT_EQ(table.Count<RefuseSave>(0), 1u);
+  table.Written(0, 1), table.Written(1, 1);
+  table.DeliverAll();
+  EXPECT_EQ(table.Count<GrantSave>(0), before + 1);
+  EXPECT_EQ(table.Count<GrantSave>(1), before + 1);
+}
+
+TEST(Saves, AStopWithAnEarlierDeadlineDropsASaveThatARankDoesNotFill) {
+  Table table(2, 1);
+  table.StepsTo(0, 1), table.StepsTo(1, 1);
+  table.Acts(0, RankWantsSave{Rank(0), 1, false, 0});  // rank 1 never asks
+  table.DeliverAll();
+  const GrantSave grant = *table.Last<GrantSave>(0);
+  table.Acts(0, RankSealed{Rank(0), grant.generation, grant.attempt, 1});
+  table.DeliverAll();
+  table.Leads(Suspend(1, table.now + 60 * kSecond));
+  table.DeliverAll();
+  EXPECT_EQ(table.leader->view().generations.size(), 1u) << "it may still be filled";
+  table.Passes(31 * kSecond);
+  table.Leads(LeaderTick{});
+  table.DeliverAll();
+  ASSERT_NE(table.LastReport(OpPhase::kRolledBack), nullptr);
+  table.AllReach();
+  table.DeliverAll();
+  ASSERT_NE(table.LastReport(OpPhase::kQuiesced), nullptr);
+  EXPECT_EQ(table.LastReport(OpPhase::kQuiesced)->operation, 1u);
+}
+
 TEST(Saves, RanksThatSaveDifferentStepsMakeNoCopy) {
   Table table(2, 1);
   table.StepsTo(0, 1), table.StepsTo(1, 1);

@@ -233,7 +233,7 @@ class World : public Pages {
   };
   std::map<uint32_t, AttemptNote> attempts_;
   std::map<uint32_t, Kind> round_kinds_;
-  std::map<uint32_t, uint32_t> grants_;  // boundary → attempt (0: refused)
+  std::map<SaveKey, uint32_t> grants_;  // save → attempt (0: refused)
   std::map<uint32_t, uint32_t> generation_attempt_;
   std::set<uint32_t> complete_, given_up_, marked_, committed_, store_failed_;
   std::map<std::array<uint32_t, 3>, uint32_t> disk_;  // attempt, rank, chunk → generation
