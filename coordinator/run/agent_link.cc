@@ -100,7 +100,8 @@ void AgentLink::OnAdopt(const wire::Adopt& adopt, std::vector<os::UniqueFd> fds)
   if (adopted_) return;  // a reconnect: what it has now came from us
   for (size_t i = 0; i < adopt.fds.size() && i < fds.size(); ++i) {
     const wire::AdoptedFd& what = adopt.fds[i];
-    Result<SlotPtr> slot = StagingSlot::Adopt(std::move(fds[i]), what.bytes, what.slot);
+    Result<SlotPtr> slot =
+        StagingSlot::Adopt(std::move(fds[i]), what.bytes, what.slot, services_->options.job_id);
     if (!slot.ok()) {
       LogWarning("a copy of rank " + std::to_string(what.rank) +
                  " from the agent is unusable: " + slot.status().ToString());

@@ -214,7 +214,7 @@ void NodeLaunch::On(uint32_t rank, uint32_t request, const wire::SaveQuery& m) {
 void NodeLaunch::SendReadMaps(uint32_t rank, uint32_t request) {
   std::vector<const StagingSlot*> found;
   for (const SlotPtr& slot : config_.older) {
-    if (HoldsGeneration(slot->region()) &&
+    if (HoldsGeneration(slot->region()) && slot->region().identity().job == config_.job_id &&
         slot->region().info().id == config_.start.resume_from.id) {
       found.push_back(slot.get());
     }

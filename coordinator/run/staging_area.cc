@@ -49,10 +49,15 @@ Result<SlotPtr> StagingSlot::Create(std::shared_ptr<StagingBudget> budget,
   return made;
 }
 
-Result<SlotPtr> StagingSlot::Adopt(os::UniqueFd fd, uint64_t bytes, uint32_t slot) {
+Result<SlotPtr> StagingSlot::Adopt(os::UniqueFd fd, uint64_t bytes, uint32_t slot,
+                                   const JobId& job) {
   CKPT_ASSIGN_OR_RETURN(os::Memfd memfd, os::Memfd::FromFd(std::move(fd), bytes));
   CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, memfd.Map());
   CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region, engine::StagingRegion::Open(mapping.bytes()));
+  if (job != JobId() && region.identity().job != job) {
+    return FailedPrecondition("it is of job " + region.identity().job.ToString() + ", not " +
+                              job.ToString());
+  }
   return SlotPtr(new StagingSlot(std::move(memfd), std::move(mapping), std::move(region), slot));
 }
 

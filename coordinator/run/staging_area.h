@@ -46,7 +46,9 @@ class StagingSlot {
                                                      const format::RankLayout& layout,
                                                      const plan::RankPlan& plan);
   // Opens what another process made: mapped, not populated, not counted (its owner counts it).
-  static Result<std::shared_ptr<StagingSlot>> Adopt(os::UniqueFd fd, uint64_t bytes, uint32_t slot);
+  // Errors: kFailedPrecondition if it was made for another job than `job` (zero: any).
+  static Result<std::shared_ptr<StagingSlot>> Adopt(os::UniqueFd fd, uint64_t bytes, uint32_t slot,
+                                                    const JobId& job);
   ~StagingSlot();
 
   uint32_t rank() const { return region_.identity().rank.value(); }
