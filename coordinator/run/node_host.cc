@@ -7,6 +7,12 @@
 #include "libckpt/base/log.h"
 
 namespace ckpt::run {
+namespace {
+
+constexpr Nanos kLeaderAnswers = std::chrono::seconds(1);
+constexpr int64_t kUnnoticedNs = 30'000'000'000;  // as long as keepalive may take
+
+}  // namespace
 
 NodeHost::NodeHost(Services* services, Host host) : services_(services), host_(std::move(host)) {}
 NodeHost::~NodeHost() { *alive_ = false; }
@@ -71,11 +77,12 @@ void NodeHost::OnWelcome(const WelcomeMsg& m) {
                           "; all nodes need the same --ranks, or fitting --first-rank");
   }
   if (!back) return;
-  for (const auto& [number, launch] : launches_) launch->SetConnected(true);
+  SayAgain();
 }
 
 void NodeHost::LeaderLost() {
   connected_ = false;
+  lost_ns_ = BoottimeNs();
   for (const auto& [number, launch] : launches_) launch->SetConnected(false);
   MaybeLeave();
 }
@@ -93,7 +100,12 @@ void NodeHost::OnStart(uint32_t launch, const StartMsg& m) {
   auto made = std::make_unique<NodeLaunch>(
       services_, std::move(config),
       NodeLaunch::Host{
-          .to_leader = [this, launch](GangBody body) { SendTo(launch, std::move(body)); },
+          .to_leader =
+              [this, launch](GangBody body) {
+                const auto* notice = std::get_if<NoticeMsg>(&body);  // a signal at one of the ranks
+                if (notice != nullptr) last_notice_ = {*notice, BoottimeNs()};
+                SendTo(launch, std::move(body));
+              },
           .changed =
               [this] {
                 GiveUpCopiesSoon();
@@ -174,8 +186,33 @@ void NodeHost::GiveUpCopies() {
 
 void NodeHost::Notice(const NoticeMsg& notice) {
   const bool stop = notice.request != static_cast<uint32_t>(gang::Request::kSave);
+  if (stop) last_notice_ = {notice, BoottimeNs()};
+  if (stop && !welcome_) LeaveSoon(notice);
   if (stop && !launches_.empty()) launches_.rbegin()->second->SetNoticed();
   SendTo(launches_.empty() ? 0 : launches_.rbegin()->first, notice);
+}
+
+// Nothing runs here yet. A leader that has heard of this node ends the gang for all; one that is
+// not there must not hold this process until --join-timeout.
+void NodeHost::LeaveSoon(const NoticeMsg& notice) {
+  services_->loop->AddTimer(kLeaderAnswers, [this, alive = alive_, source = notice.source] {
+    if (!*alive || welcome_ || outcome_) return;
+    Abandon(75, source + " came before node 0 of the gang was reached; nothing was changed");
+  });
+}
+
+// The leader may have missed what was said while the stream was broken, or shortly before that was
+// noticed. Said twice, it is the same.
+void NodeHost::SayAgain() {
+  for (const auto& [number, launch] : launches_) {
+    launch->SetConnected(true);
+    launch->SayAgain();
+  }
+  if (!last_notice_ || last_notice_->second < lost_ns_ - kUnnoticedNs || launches_.empty()) return;
+  NoticeMsg notice = last_notice_->first;
+  const int64_t since = BoottimeNs() - last_notice_->second;
+  if (notice.left_ns > 0) notice.left_ns = std::max<int64_t>(1, notice.left_ns - since);
+  SendTo(launches_.rbegin()->first, notice);
 }
 
 void NodeHost::OnOutcome(const OutcomeMsg& m) {

@@ -57,6 +57,8 @@ class NodeHost {
   void OnStart(uint32_t launch, const StartMsg& m);
   void OnPrepare(uint32_t launch);
   void OnReleased();
+  void LeaveSoon(const NoticeMsg& notice);
+  void SayAgain();
   void OnOutcome(const OutcomeMsg& m);
   void GiveUpCopiesSoon();
   void GiveUpCopies();
@@ -73,6 +75,8 @@ class NodeHost {
   bool left_ = false, preparing_ = true;
   bool connected_ = true;
   bool giving_up_ = false;
+  std::optional<std::pair<NoticeMsg, int64_t>> last_notice_;  // that asks for a stop, and when
+  int64_t lost_ns_ = 0;                                       // when the leader was lost last
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -74,6 +74,8 @@ class NodeLaunch {
   void SetNoticed() { noticed_ = true; }
   void OnLeader(const GangBody& body);
   void SetConnected(bool connected);
+  // Layouts and slots, to a leader that may have missed them.
+  void SayAgain();
   void Kill(const std::string& why);
   void Signal(int signal) { processes_.Signal(signal); }
   // Memory was given up elsewhere: a launch that had too little tries again.

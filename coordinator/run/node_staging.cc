@@ -15,6 +15,15 @@ void NodeLaunch::SendLayouts() {
   host_.to_leader(std::move(layouts));
 }
 
+void NodeLaunch::SayAgain() {
+  if (released_) return;
+  SendLayouts();
+  if (!staging_error_.ok()) return host_.to_leader(ReadyMsg{.error = staging_error_.message()});
+  if (slots_.empty()) return;
+  host_.to_leader(ReadyMsg{.slots = static_cast<uint32_t>(slots_.size()),
+                           .stage_bytes = this->status().stage_bytes});
+}
+
 void NodeLaunch::OnPlan(const PlanMsg& m) {
   if (!m.error.empty()) return SetStagingError(InvalidArgument(m.error));
   if (m.hash == plan_hash_ && !slots_.empty()) {  // the same state, tracked again

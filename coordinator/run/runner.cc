@@ -60,6 +60,10 @@ int Runner::Run() {
 
 Status Runner::Prepare() {
   Options& options = services_.options;
+  // Before the first thread, and before anything that may take long: what arrives now waits.
+  CKPT_ASSIGN_OR_RETURN(loop_, os::EventLoop::Create());
+  services_.loop = loop_.get();
+  CKPT_RETURN_IF_ERROR(HandleSignals());
   CKPT_ASSIGN_OR_RETURN(services_.command_path,
                         FindCommand(options.command[0], ProcessEnvironment()));
   CKPT_RETURN_IF_ERROR(PrepareStore());
@@ -69,9 +73,6 @@ Status Runner::Prepare() {
   }
   services_.budget = std::make_shared<StagingBudget>(options.staging_budget_bytes);
   CKPT_ASSIGN_OR_RETURN(services_.dir, os::MakePrivateDir("ckpt-run-"));
-  CKPT_ASSIGN_OR_RETURN(loop_, os::EventLoop::Create());
-  services_.loop = loop_.get();
-  CKPT_RETURN_IF_ERROR(HandleSignals());  // before the first thread
   CKPT_RETURN_IF_ERROR(os::BecomeSubreaper());
   prep_ = std::make_unique<os::WorkerPool>("ckpt-prep", 1, kQueueMax);
   write_ = std::make_unique<os::WorkerPool>(
@@ -180,6 +181,7 @@ Status Runner::Serve() {
 void Runner::BeginJoin(std::vector<SlotPtr> adopted) {
   node_->Adopt(std::move(adopted));
   if (leader_) return node_->Join();
+  Say("waiting for node 0 of the gang at " + services_.options.rendezvous);
   join_until_ns_ = BoottimeNs() + services_.options.join_timeout.count();
   ConnectToLeader();
 }

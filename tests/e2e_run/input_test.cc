@@ -60,6 +60,21 @@ TEST(Input, ANodeThatDoesNotComeIsNamed) {
   EXPECT_NE(member.Output().find("was not reached"), std::string::npos) << member.Output();
 }
 
+TEST(Input, ASignalWhileNodeZeroIsNotThereEndsTheWait) {
+  Job job;
+  Result<uint16_t> port = os::PickFreePort("127.0.0.1");
+  ASSERT_TRUE(port.ok());
+  RunProcess run = job.Start({"--nnodes", "2", "--node-rank", "1", "--rendezvous",
+                              "127.0.0.1:" + std::to_string(*port), "--join-timeout", "600"},
+                             {"10", "1", "64"});
+  ASSERT_TRUE(run.WaitFor("waiting for node 0 of the gang"));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_NE(run.Output().find("SIGTERM came before node 0 of the gang was reached"),
+            std::string::npos)
+      << run.Output();
+}
+
 TEST(Input, AStagingBudgetTooSmallRefusesBeforeAnythingIsStopped) {
   Job job;
   RunProcess run = job.Start({"--ranks", "2", "--staging-budget", "1MiB", "--grace", "8"},
