@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "libckpt/base/guard.h"
 #include "libckpt/base/mutex.h"
 
 namespace ckpt::engine {
@@ -29,7 +30,7 @@ struct Worker {
 
 void Work(Shared* shared, uint32_t thread) {
   for (uint64_t i; (i = shared->next.fetch_add(1)) < shared->count;) {
-    Status status = shared->body(i, thread);
+    Status status = NoThrow("copying", [&] { return shared->body(i, thread); });
     if (status.ok()) continue;
     shared->next.store(shared->count);
     MutexLock lock(shared->mutex);

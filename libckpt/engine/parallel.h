@@ -15,7 +15,8 @@ inline constexpr uint32_t kCopyThreadsDefault = 2;
 
 // Calls `body(index, thread)` for every index below `count`, each once, in rising order of start,
 // on at most `threads` threads (0: the default). After the first error no further index is started,
-// and that error is returned. If the system grants no more threads, fewer do the work.
+// and that error is returned; what it throws counts as one. If the system grants no more threads,
+// fewer do the work.
 Status ParallelFor(uint64_t count, uint32_t threads,
                    const std::function<Status(uint64_t index, uint32_t thread)>& body);
 

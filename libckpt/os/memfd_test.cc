@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "libckpt/base/log.h"
 #include "libckpt/os/futex.h"
 #include "libckpt/os/thread.h"
 
@@ -129,6 +130,21 @@ TEST(WorkerPool, RunsAllAndRefusesBeyondItsBound) {
   pool.Shutdown();
   EXPECT_EQ(done, accepted + 2) << "what was accepted is run";
   EXPECT_EQ(pool.TrySubmit(task).code(), Code::kCancelled);
+}
+
+TEST(WorkerPool, WhatATaskThrowsGoesNoFurther) {
+  std::string log;
+  SetLogSink([&log](LogLevel, std::string_view message) { log += message; });
+  std::atomic<int> done{0};
+  {
+    WorkerPool pool("test", 1, 3);
+    EXPECT_TRUE(pool.TrySubmit([] { throw std::bad_alloc(); }).ok());
+    EXPECT_TRUE(pool.TrySubmit([&] { ++done; }).ok());
+    EXPECT_TRUE(pool.Drain(Deadline("drain", seconds(60))).ok());
+  }
+  SetLogSink(nullptr);
+  EXPECT_EQ(done, 1);
+  EXPECT_NE(log.find("out of memory"), std::string::npos);
 }
 
 }  // namespace

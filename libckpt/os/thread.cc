@@ -5,7 +5,23 @@
 
 #include <cassert>
 
+#include "libckpt/base/guard.h"
+#include "libckpt/base/log.h"
+
 namespace ckpt::os {
+
+namespace {
+
+// The last resort: whoever started it should have made a Status of it.
+void RunGuarded(const std::string& name, const std::function<void()>& body) {
+  const Status status = NoThrow("thread " + name, [&body] {
+    body();
+    return OkStatus();
+  });
+  if (!status.ok()) LogError(status.message());
+}
+
+}  // namespace
 
 Thread::Thread(std::string_view name, std::function<void()> body) {
   // Blocked before the thread exists, so that no signal can reach it. Not those that a thread
@@ -18,7 +34,7 @@ Thread::Thread(std::string_view name, std::function<void()> body) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([name = std::string(name.substr(0, 15)), body = std::move(body)] {
     pthread_setname_np(pthread_self(), name.c_str());
-    body();
+    RunGuarded(name, body);
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -94,7 +110,7 @@ void WorkerPool::Work() {
       ++running_;
       changed_.NotifyAll();
     }
-    task();
+    RunGuarded(name_, task);
     task = nullptr;  // what it captured goes before it counts as done
     MutexLock lock(mutex_);
     --running_;

@@ -18,7 +18,7 @@ class Thread {
  public:
   Thread() = default;
   // `name` (15 bytes are kept) shows in ps and debuggers. All signals are blocked in the thread:
-  // they are for the program's own threads.
+  // they are for the program's own threads. What `body` throws is logged and goes no further.
   Thread(std::string_view name, std::function<void()> body);
   Thread(Thread&&) noexcept = default;
   // Pre: this one is joined or was never started.
@@ -35,6 +35,7 @@ class Thread {
 //
 // I1  At most `queue_max` tasks wait; full means wait (Submit) or kResourceExhausted (TrySubmit).
 // I2  Shutdown is a gate: no new task, those accepted are run to the end, then threads are joined.
+// I3  What a task throws is logged and goes no further.
 class WorkerPool {
  public:
   WorkerPool(std::string name, size_t thread_count, size_t queue_max);
