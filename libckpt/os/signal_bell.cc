@@ -1,11 +1,14 @@
 #include "libckpt/os/signal_bell.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
+
+#include "libckpt/base/clock.h"
 
 namespace ckpt::os {
 namespace {
@@ -20,6 +23,7 @@ std::atomic<int> g_event{-1};
 std::atomic<int> g_last{0};
 std::atomic<std::atomic<uint32_t>*> g_raise{nullptr};
 std::atomic<uint32_t> g_flag{0};
+std::atomic<uint32_t> g_inside{0};  // handlers that may be using the two pointers above
 struct sigaction g_before[kSignalMax + 1];
 
 void CarryOutDefault(int signal) {
@@ -42,6 +46,7 @@ void OnSignal(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const bool in_child = ::getpid() != g_owner.load();
   if (!in_child) {
+    g_inside.fetch_add(1);
     g_last.store(signal);
     if (std::atomic<uint32_t>* raise = g_raise.load()) raise->fetch_or(g_flag.load());
     const uint64_t one = 1;
@@ -49,6 +54,7 @@ void OnSignal(int signal, siginfo_t* info, void* context) {
     if (event >= 0 && ::write(event, &one, sizeof one) < 0) {
       // Full: it rings already.
     }
+    g_inside.fetch_sub(1);
   }
   Chain(signal, info, context, in_child);
   errno = saved_errno;
@@ -74,7 +80,7 @@ Result<std::unique_ptr<SignalBell>> SignalBell::Install(uint64_t signals,
     g_installed.store(false);
     return ErrnoStatus(error, "creating an eventfd");
   }
-  g_owner.store(::getpid());
+  if (g_owner.exchange(::getpid()) != ::getpid()) g_inside.store(0);  // a fork's copy
   g_event.store(bell->event_.get());
   g_last.store(0);
   g_raise.store(raise);
@@ -103,6 +109,9 @@ SignalBell::~SignalBell() {
   // A handler that the program put over ours may still chain to it: it finds nothing to raise.
   g_raise.store(nullptr);
   g_event.store(-1);
+  // One that runs on another thread may have them already: it needs a moment, and never waits.
+  const Deadline deadline("signal handlers that are running", std::chrono::seconds(10));
+  while (g_inside.load() != 0 && !deadline.Expired()) ::sched_yield();
   g_installed.store(false);
 }
 

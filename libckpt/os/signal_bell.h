@@ -4,6 +4,7 @@
 // I1  Nothing is installed unless asked for; what was installed is taken back, unless the program
 //     has put another handler over it since.
 // I2  In a forked child it is as if nothing had been installed: the older action is carried out.
+// I3  When the bell is gone, no handler uses the flag or the eventfd any more.
 #pragma once
 
 #include <atomic>
