@@ -1,6 +1,7 @@
 #include "libckpt/session/agreement.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace ckpt::session {
 namespace {
@@ -12,7 +13,7 @@ constexpr uint64_t kGatherBytesMax = uint64_t{256} << 20;
 
 }  // namespace
 
-Result<std::vector<std::string>> Agreement::Gather(std::string_view mine) {
+Result<std::vector<std::string>> Agreement::Call(std::string_view mine) {
   std::string all(mine.size() * world_, '\0');
   const Deadline deadline("the ranks' agreement", kGatherMax);
   if (!allgather_(mine.data(), mine.size(), all.data(), deadline.at_ns()))
@@ -24,9 +25,21 @@ Result<std::vector<std::string>> Agreement::Gather(std::string_view mine) {
   return by_rank;
 }
 
-Result<std::vector<std::string>> Agreement::GatherAny(std::string_view mine) {
+Result<std::vector<std::string>> Agreement::Gather(Meeting meeting, std::string_view mine) {
+  assert(mine.size() == kWordBytes);
+  const char here = static_cast<char>(meeting);
+  CKPT_ASSIGN_OR_RETURN(std::vector<std::string> all, Call(here + std::string(mine)));
+  for (std::string& word : all) {
+    if (word[0] != here)
+      return FailedPrecondition("the ranks are not at the same point (step, save, wait or close)");
+    word.erase(0, 1);
+  }
+  return all;
+}
+
+Result<std::vector<std::string>> Agreement::GatherAny(Meeting meeting, std::string_view mine) {
   CKPT_ASSIGN_OR_RETURN(const std::vector<std::string> sizes,
-                        Gather(ByteWriter().Put<uint64_t>(mine.size()).str()));
+                        Gather(meeting, ByteWriter().Put<uint64_t>(mine.size()).str()));
   std::vector<uint64_t> bytes;
   for (const std::string& size : sizes) bytes.push_back(ByteReader(size).Get<uint64_t>());
   const uint64_t longest = *std::max_element(bytes.begin(), bytes.end());
@@ -37,7 +50,7 @@ Result<std::vector<std::string>> Agreement::GatherAny(std::string_view mine) {
   if (longest == 0) return std::vector<std::string>(world_);
   std::string padded(mine);
   padded.resize(longest);
-  CKPT_ASSIGN_OR_RETURN(std::vector<std::string> all, Gather(padded));
+  CKPT_ASSIGN_OR_RETURN(std::vector<std::string> all, Call(padded));
   for (size_t rank = 0; rank < all.size(); ++rank) all[rank].resize(bytes[rank]);
   return all;
 }

@@ -18,17 +18,37 @@
 
 namespace ckpt::session {
 
+// Where all ranks must be for an agreement to make sense.
+enum class Meeting : uint8_t {
+  kStep = 1,
+  kSave = 2,
+  kWait = 3,
+  kClose = 4,
+  kStop = 5,
+  kOpen = 6,
+  kTrack = 7,
+  kReports = 8,
+  kFailure = 9,
+};
+
+// I1  The first word of every agreement is as long as that of any other and begins with its
+// meeting: ranks at different ones all notice, before any of them calls the collective again.
 class Agreement {
  public:
+  static constexpr size_t kWordBytes = 8;
+
   Agreement(Allgather allgather, Rank rank, uint32_t world)
       : allgather_(std::move(allgather)), rank_(rank), world_(world) {}
 
-  // By rank; every rank brings as many bytes. kUnavailable if the collective fails.
-  Result<std::vector<std::string>> Gather(std::string_view mine);
+  // By rank, kWordBytes of each. kUnavailable if the collective fails; kFailedPrecondition, on all
+  // ranks, if they are at different meetings.
+  Result<std::vector<std::string>> Gather(Meeting meeting, std::string_view mine);
   // Of any length, in two rounds.
-  Result<std::vector<std::string>> GatherAny(std::string_view mine);
+  Result<std::vector<std::string>> GatherAny(Meeting meeting, std::string_view mine);
 
  private:
+  Result<std::vector<std::string>> Call(std::string_view mine);
+
   Allgather allgather_;
   const Rank rank_;
   const uint32_t world_;

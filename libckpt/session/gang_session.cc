@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libckpt/base/guard.h"
 #include "libckpt/base/log.h"
 #include "libckpt/session/cut.h"
 #include "libckpt/session/describe.h"
@@ -129,7 +130,10 @@ Status GangSession::UsePage(os::Memfd page) {
     return FailedPrecondition("the control page is of epoch " + std::to_string(control->epoch) +
                               ", rank " + std::to_string(control->rank) + " of " +
                               std::to_string(control->world));
-  page_inode_ = page.inode();
+  {
+    MutexLock lock(mutex_);
+    page_inode_ = page.inode();
+  }
   pages_.push_back(std::move(mapping));
   SetPage(control);
   return OkStatus();
@@ -245,8 +249,8 @@ Status GangSession::OnBack(const wire::Welcome& welcome, os::Memfd page) {
   if (welcome.epoch != welcome_.epoch || welcome.job_id != welcome_.job_id)
     return FailedPrecondition("it runs epoch " + std::to_string(welcome.epoch) +
                               ", this rank is of epoch " + std::to_string(welcome_.epoch));
-  if (page.inode() == page_inode_) return OkStatus();
   MutexLock lock(mutex_);
+  if (page.inode() == page_inode_) return OkStatus();
   next_page_ = std::move(page);
   Raise(kPage);
   return OkStatus();
@@ -357,8 +361,10 @@ Status GangSession::Fill(const Grant& grant, int64_t step, uint64_t boundary,
   const auto progress = [control](uint64_t done) {
     control->staged_bytes.store(done, std::memory_order_relaxed);
   };
-  Status status = FillRegion(slot->region.get(), info, tensors, values, progress,
-                             CopyDeadline(slot->memory.size()));
+  Status status = NoThrow("staging", [&] {
+    return FillRegion(slot->region.get(), info, tensors, values, progress,
+                      CopyDeadline(slot->memory.size()));
+  });
   control->error.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
   return std::move(status).Annotate("staging " + info.id.ToString());
 }
@@ -486,6 +492,11 @@ Status GangSession::DoBoundary(int64_t user_step, StepResult* out) {
   return status;
 }
 
+// An earlier save that failed is no reason to lose this one.
+void GangSession::FenceBeforeCut() {
+  if (const Status earlier = DoFence(); !earlier.ok()) LogError(earlier.message());
+}
+
 // A save that somebody outside asked for: stage, and run on.
 Status GangSession::SaveAtCut(int64_t user_step, StepResult* out) {
   SetPhaseOf(wire::RankPhase::kStaging);
@@ -494,8 +505,8 @@ Status GangSession::SaveAtCut(int64_t user_step, StepResult* out) {
   Status status = order.status();
   if (order.ok()) {
     grant = Grant{order->slot, order->generation, order->attempt, false};
-    status = DoFence();
-    if (status.ok()) status = StageNow(grant, user_step);
+    FenceBeforeCut();
+    status = StageNow(grant, user_step);
   }
   EndSave(page());
   if (status.ok()) status = Sealed(grant, user_step);
@@ -511,8 +522,8 @@ Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
   SetPhaseOf(wire::RankPhase::kStaging);
   CKPT_ASSIGN_OR_RETURN(const wire::Order order, wire::LoadOrder(*page()));
   const Grant grant{order.slot, order.generation, order.attempt, true};
-  Status status = DoFence();
-  if (status.ok()) status = StageNow(grant, user_step);
+  FenceBeforeCut();
+  Status status = StageNow(grant, user_step);
   if (!status.ok()) {
     StageFailed(grant, status);
     // All go back, and so does this one; whether it is told or not, it has not voted.
@@ -545,33 +556,33 @@ Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
   return told == Told::kBack ? GoBack(order) : Leave(order, told, out);
 }
 
+// Pre: mutex_ is held.
 GangSession::Told GangSession::Heard(const wire::Order& order, uint32_t barrier) {
-  {
-    MutexLock lock(mutex_);
-    if (back_ && back_->operation == order.operation && back_->round >= order.round)
-      return Told::kBack;
-    if (released_ && released_->operation == order.operation && released_->round == order.round &&
-        released_->barrier >= barrier)
-      return Told::kReleased;
-  }
+  if (back_ && back_->operation == order.operation && back_->round >= order.round)
+    return Told::kBack;
+  if (released_ && released_->operation == order.operation && released_->round == order.round &&
+      released_->barrier >= barrier)
+    return Told::kReleased;
   // ckpt-run stores an outcome on the page before it tells it, and may have died in between.
   const Result<wire::Order> now = wire::LoadOrder(*page());
-  if (link_->up() || !now.ok() || now->operation != order.operation) return Told::kGoOn;
+  if (!now.ok() || now->operation != order.operation) return Told::kGoOn;
+  // These two are final; another ckpt-run that answers by now would not tell them again.
   if (now->outcome == wire::PageOutcome::kReleased) return Told::kReleased;
   if (now->outcome == wire::PageOutcome::kEnded) return Told::kForward;
-  if (now->outcome == wire::PageOutcome::kRolledBack && !comms_->down()) return Told::kBack;
+  const bool back = now->outcome == wire::PageOutcome::kRolledBack && !comms_->down();
+  if (back && !link_->up()) return Told::kBack;
   return Told::kGoOn;
 }
 
 GangSession::Told GangSession::AwaitBarrier(const wire::Order& order, uint32_t barrier,
                                             const Deadline& deadline) {
+  MutexLock lock(mutex_);
   for (;;) {
     if (const Told told = Heard(order, barrier); told != Told::kGoOn) return told;
     if (deadline.Expired()) return Told::kForward;
     // Before it has voted, a rank without ckpt-run goes back by itself.
     const bool voted = page()->phase.load() != static_cast<uint32_t>(wire::RankPhase::kStaging);
     if (!voted && !link_->up()) return Told::kBack;
-    MutexLock lock(mutex_);
     told_.WaitUntil(mutex_, deadline.Min(Deadline("a look at the page", kBarrierLook)));
   }
 }
@@ -628,6 +639,9 @@ Result<std::unique_ptr<Reader>> GangSession::OpenFromRam() {
     CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, region_memory.Map({.writable = false}));
     CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
                           engine::StagingRegion::Open(mapping.bytes()));
+    if (const JobId& job = region.identity().job; job != welcome_.job_id)
+      return DataLoss("a staged region of rank " + std::to_string(map->rank) + " is of job " +
+                      job.ToString() + ", not of " + welcome_.job_id.ToString());
     memory.push_back(std::move(mapping));
     regions.push_back(std::move(region));
   }

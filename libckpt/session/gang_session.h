@@ -83,10 +83,11 @@ class GangSession : public Session {
               const std::vector<engine::LiveTensor>& tensors, const format::RankValues& values);
   Status StageNow(const Grant& grant, int64_t step);
   Status SaveAtCut(int64_t user_step, StepResult* out);
+  void FenceBeforeCut();
   Status StopAtCut(int64_t user_step, StepResult* out);
   Status AtBarriers(const wire::Order& order, StepResult* out);
   Told AwaitBarrier(const wire::Order& order, uint32_t barrier, const Deadline& deadline);
-  Told Heard(const wire::Order& order, uint32_t barrier);
+  Told Heard(const wire::Order& order, uint32_t barrier) CKPT_REQUIRES(mutex_);
   Status Leave(const wire::Order& order, Told why, StepResult* out);
   Status GoBack(const wire::Order& order);
   Status Sealed(const Grant& grant, int64_t step);
@@ -103,7 +104,6 @@ class GangSession : public Session {
   std::unique_ptr<Link> link_;
   wire::Welcome welcome_;
   std::vector<os::Mapping> pages_;  // the last one is in use; older ones stay mapped
-  uint64_t page_inode_ = 0;
   std::unique_ptr<storage::Store> store_;
   std::unique_ptr<os::WorkerPool> copier_;
   uint64_t save_boundary_ = 0;  // of the save that was asked for last, and its number there
@@ -121,6 +121,7 @@ class GangSession : public Session {
   std::optional<wire::BarrierReleased> released_ CKPT_GUARDED_BY(mutex_);
   std::optional<wire::RolledBack> back_ CKPT_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Save>> by_attempt_ CKPT_GUARDED_BY(mutex_);
+  uint64_t page_inode_ CKPT_GUARDED_BY(mutex_) = 0;  // of the page in use
   std::optional<os::Memfd> next_page_ CKPT_GUARDED_BY(mutex_);
   Status layout_refused_ CKPT_GUARDED_BY(mutex_);  // why there will be no slots
   os::Memfd layout_fd_ CKPT_GUARDED_BY(mutex_);

@@ -743,6 +743,29 @@ TEST_F(GangSessionTest, RestoresFromRam) {
   EXPECT_EQ(restored->code, 0u);
 }
 
+TEST_F(GangSessionTest, RegionsOfAnotherJobAreNotRestoredFrom) {
+  Start();
+  Seal(2);
+  ASSERT_STATUS_OK(peer_->Tell(wire::BarrierReleased{11, 1, 3}));
+  ASSERT_TRUE(rank_->AwaitSteps(2));
+  rank_.reset();
+  session_->Close(Soon()).IgnoreError();
+  session_.reset();
+  const std::unique_ptr<RunPeer> old = std::move(peer_);
+  old->Die();
+  old->region(1)->set_state(engine::GenerationState::kGangComplete);
+  config_.epoch = 2;
+  config_.job_id = JobId::Random();
+  config_.resume = wire::ResumeKind::kRam;
+  config_.resume_from = AttemptId{Epoch(1), Step(102), Attempt(3)};
+  Start();
+  std::thread serving([&] { EXPECT_TRUE(peer_->ServeRam({&old->memfd(1)}, Soon()).ok()); });
+  const Status status = session_->OpenReader("").status();
+  serving.join();
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_NE(status.message().find(config_.job_id.ToString()), std::string::npos);
+}
+
 TEST_F(GangSessionTest, ARestoreThatFailsIsReported) {
   config_.resume = wire::ResumeKind::kRam;
   config_.resume_from = AttemptId{Epoch(1), Step(102), Attempt(3)};

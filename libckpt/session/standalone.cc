@@ -4,6 +4,7 @@
 #include <map>
 
 #include "libckpt/base/fault.h"
+#include "libckpt/base/guard.h"
 #include "libckpt/base/log.h"
 #include "libckpt/format/manifest.h"
 #include "libckpt/session/describe.h"
@@ -171,7 +172,8 @@ Status Standalone::AgreeOnStart() {
         .PutString(store_->job.ToString())
         .Put<uint64_t>(store_->epoch);
   }
-  CKPT_ASSIGN_OR_RETURN(const std::vector<std::string> all, agreement_->GatherAny(writer.str()));
+  CKPT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        agreement_->GatherAny(Meeting::kOpen, writer.str()));
   if (leads()) return mine;
   ByteReader reader(all[0]);
   const auto failed = static_cast<Code>(reader.Get<int32_t>());
@@ -195,7 +197,7 @@ Status Standalone::DoTrack(const format::RankLayout& layout) {
   if (several()) {
     layouts.clear();
     CKPT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                          agreement_->GatherAny(layout.Encode()));
+                          agreement_->GatherAny(Meeting::kTrack, layout.Encode()));
     for (const std::string& bytes : all) {
       CKPT_ASSIGN_OR_RETURN(format::RankLayout one, format::RankLayout::Decode(bytes));
       layouts.push_back(std::move(one));
@@ -262,19 +264,17 @@ Status Standalone::AgreeToSave(const AttemptId& id, const Status& mine) {
   Status status = mine;
   if (status.ok() && leads()) status = store_->store->BeginAttempt(id);
   const std::string word = ByteWriter()
-                               .Put<uint8_t>(static_cast<uint8_t>(Point::kSave))
                                .Put<uint32_t>(id.attempt.value())
                                .Put<int64_t>(id.step.value())
                                .Put<int32_t>(static_cast<int32_t>(status.code()))
                                .PutString(status.message())
                                .str();
-  Result<std::vector<std::string>> all = agreement_->GatherAny(word);
-  if (!all.ok()) return Break("the ranks' collective failed");
+  Result<std::vector<std::string>> all = agreement_->GatherAny(Meeting::kSave, word);
+  if (!all.ok()) return NoAgreement(all.status());
   Status first;
   for (uint32_t rank = 0; rank < all->size(); ++rank) {
     ByteReader reader((*all)[rank]);
-    if (reader.Get<uint8_t>() != static_cast<uint8_t>(Point::kSave) ||
-        reader.Get<uint32_t>() != id.attempt.value() || reader.Get<int64_t>() != id.step.value())
+    if (reader.Get<uint32_t>() != id.attempt.value() || reader.Get<int64_t>() != id.step.value())
       return Break("the ranks do not save at the same boundary with the same step number");
     const auto code = static_cast<Code>(reader.Get<int32_t>());
     const std::string text(reader.GetString());
@@ -315,8 +315,10 @@ Status Standalone::Fill(OpenSave* open, const std::vector<engine::LiveTensor>& t
   info.generation = open->save->id().attempt.value();
   info.id = open->save->id();
   info.boundary = static_cast<uint32_t>(boundary_);
-  Status status = FillRegion(open->slot->region.get(), info, tensors, values, {},
-                             CopyDeadline(open->slots->bytes()));
+  Status status = NoThrow("staging", [&] {
+    return FillRegion(open->slot->region.get(), info, tensors, values, {},
+                      CopyDeadline(open->slots->bytes()));
+  });
   if (!status.ok()) {
     status.Annotate("staging save " + open->save->id().ToString());
     StageFailed(open, status);
@@ -330,7 +332,8 @@ Status Standalone::Fill(OpenSave* open, const std::vector<engine::LiveTensor>& t
 void Standalone::Write(const std::shared_ptr<OpenSave>& open) {
   const Status queued = writer_->TrySubmit([this, self = shared_from_this(), open] {
     if (!several()) return WriteAndCommit(open);
-    Status status = store_->WriteShard(open.get());
+    const auto write = [this, &open] { return store_->WriteShard(open.get()); };
+    const Status status = NoThrow("writing a shard", write);
     open->Set(status.ok() ? StageOf::kWritten : StageOf::kFailed, status);
   });
   if (!queued.ok()) StageFailed(open.get(), queued);
@@ -344,7 +347,8 @@ void Standalone::WriteAndCommit(const std::shared_ptr<OpenSave>& open) {
     status = store_->store->BeginAttempt(id);
     begun = status.ok();
   }
-  if (status.ok()) status = store_->WriteShard(open.get());
+  if (status.ok())
+    status = NoThrow("writing a shard", [&] { return store_->WriteShard(open.get()); });
   if (status.ok()) {
     open->Set(StageOf::kCommitting);
     std::vector<engine::ShardReport> reports(1);
@@ -352,7 +356,7 @@ void Standalone::WriteAndCommit(const std::shared_ptr<OpenSave>& open) {
       MutexLock lock(open->mutex);
       reports[0] = open->report;
     }
-    status = store_->Commit(*open, reports);
+    status = NoThrow("a commit", [&] { return store_->Commit(*open, reports); });
   }
   if (!status.ok() && begun) store_->Abort(id, status);
   End(open.get(), status);
@@ -393,33 +397,35 @@ void Standalone::DropEnded() {
 // ---- agreement of several ranks
 // ---------------------------------------------------------------------
 
+Status Standalone::NoAgreement(const Status& why) {
+  if (why.code() == Code::kFailedPrecondition)
+    return Break("the ranks are not at the same point (step, save, wait or close)");
+  return Break("the ranks' collective failed");
+}
+
 // One round: every rank says where it is, whether it saw a signal, and how far its part of the
 // oldest open save is; what follows from that is the same on all ranks.
-Result<Standalone::Gathered> Standalone::Exchange(Point point, bool signal, bool expired) {
+Result<Standalone::Gathered> Standalone::Exchange(Meeting meeting, bool signal, bool expired) {
   DropEnded();
   OpenSave* oldest = open_.empty() ? nullptr : open_.front().get();
   const StageOf stage = oldest == nullptr ? StageOf::kStaging : oldest->Get();
   const std::string word =
       ByteWriter()
-          .Put<uint8_t>(static_cast<uint8_t>(point))
           .PutBool(signal)
           .PutBool(expired)
-          .Put<uint8_t>(static_cast<uint8_t>(stage))
+          .Put<uint16_t>(static_cast<uint16_t>(stage))
           .Put<uint32_t>(oldest == nullptr ? 0 : oldest->save->id().attempt.value())
           .str();
-  Result<std::vector<std::string>> all = agreement_->Gather(word);
-  if (!all.ok()) return Break("the ranks' collective failed");
+  Result<std::vector<std::string>> all = agreement_->Gather(meeting, word);
+  if (!all.ok()) return NoAgreement(all.status());
   Gathered gathered;
   bool all_staged = true, all_done = true, any_failed = false;
   StageOf of_leader = stage;
   for (uint32_t rank = 0; rank < all->size(); ++rank) {
-    const std::string& theirs = (*all)[rank];
-    ByteReader reader(theirs);
-    if (reader.Get<uint8_t>() != static_cast<uint8_t>(point))
-      return Break("the ranks are not at the same point (step, save, wait or close)");
+    ByteReader reader((*all)[rank]);
     gathered.signal = reader.GetBool() || gathered.signal;
     gathered.expired = reader.GetBool() || gathered.expired;
-    const auto other = static_cast<StageOf>(reader.Get<uint8_t>());
+    const auto other = static_cast<StageOf>(reader.Get<uint16_t>());
     if (reader.Get<uint32_t>() != (oldest == nullptr ? 0 : oldest->save->id().attempt.value()))
       return Break("the ranks do not have the same saves open");
     if (rank == 0) of_leader = other;
@@ -450,8 +456,8 @@ Status Standalone::Collect(OpenSave* open) {
     MutexLock lock(open->mutex);
     mine = open->report.Encode();
   }
-  Result<std::vector<std::string>> all = agreement_->GatherAny(mine);
-  if (!all.ok()) return Break("the ranks' collective failed");
+  Result<std::vector<std::string>> all = agreement_->GatherAny(Meeting::kReports, mine);
+  if (!all.ok()) return NoAgreement(all.status());
   open->Set(StageOf::kCommitting);
   if (!leads()) return OkStatus();
   std::vector<engine::ShardReport> reports;
@@ -463,7 +469,8 @@ Status Standalone::Collect(OpenSave* open) {
   }
   const std::shared_ptr<OpenSave> keep = open_.front();
   const Status queued = writer_->TrySubmit([keep, bad, reports, store = store_] {
-    const Status status = bad.ok() ? store->Commit(*keep, reports) : bad;
+    const Status status =
+        bad.ok() ? NoThrow("a commit", [&] { return store->Commit(*keep, reports); }) : bad;
     if (!status.ok()) store->Abort(keep->save->id(), status);
     keep->Set(status.ok() ? StageOf::kCommitted : StageOf::kNotCommitted, status);
   });
@@ -483,8 +490,8 @@ Status Standalone::LearnFailure(OpenSave* open) {
                                .PutBool(mine.outcome() == Outcome::kMaybeApplied)
                                .PutString(mine.message())
                                .str();
-  Result<std::vector<std::string>> all = agreement_->GatherAny(word);
-  if (!all.ok()) return Break("the ranks' collective failed");
+  Result<std::vector<std::string>> all = agreement_->GatherAny(Meeting::kFailure, word);
+  if (!all.ok()) return NoAgreement(all.status());
   Status first = Internal("a save failed and no rank knows why");
   for (uint32_t rank = 0; rank < all->size(); ++rank) {
     ByteReader reader((*all)[rank]);
@@ -504,7 +511,7 @@ Status Standalone::WaitSave(Save* save, Level level, const Deadline& deadline) {
   if (!several() || level <= Level::kStaged) return Session::WaitSave(save, level, deadline);
   for (;;) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,
-                          Exchange(Point::kWait, false, deadline.Expired()));
+                          Exchange(Meeting::kWait, false, deadline.Expired()));
     if (save->progress().level >= level || save->ended() || gathered.expired)
       return save->Wait(level, Deadline("a save that all ranks gave up waiting for", Nanos(0)));
     save->AwaitEnd(Deadline("an exchange", kExchangePause));
@@ -523,7 +530,7 @@ Status Standalone::CancelSave(Save* save) {
 Status Standalone::DoBoundary(int64_t user_step, StepResult* out) {
   bool stop = TakeAttention(kSignal);
   if (several()) {
-    CKPT_ASSIGN_OR_RETURN(const Gathered gathered, Exchange(Point::kStep, stop, false));
+    CKPT_ASSIGN_OR_RETURN(const Gathered gathered, Exchange(Meeting::kStep, stop, false));
     stop = gathered.signal;
   }
   if (stop) return Stop(user_step, out);
@@ -537,7 +544,7 @@ Status Standalone::DoBoundary(int64_t user_step, StepResult* out) {
 
 // A signal asked for it: save, wait until it is durable, take communicators down, leave.
 Status Standalone::Stop(int64_t user_step, StepResult* out) {
-  CKPT_RETURN_IF_ERROR(DoFence());
+  if (const Status earlier = DoFence(); !earlier.ok()) LogError(earlier.message());
   const Deadline deadline =
       StoreDeadline("the save before a stop", slots_ == nullptr ? 0 : slots_->bytes());
   Result<std::shared_ptr<Save>> save = SaveForStop(user_step, deadline);
@@ -562,7 +569,7 @@ Result<std::shared_ptr<Save>> Standalone::SaveForStop(int64_t user_step, const D
   // Several ranks: exchange until the saves before it are through.
   while (several() && slots_ != nullptr && open_.size() >= slots_->count()) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,
-                          Exchange(Point::kStop, false, deadline.Expired()));
+                          Exchange(Meeting::kStop, false, deadline.Expired()));
     if (gathered.expired) return deadline.Exceeded();
     if (!open_.empty()) open_.front()->save->AwaitEnd(Deadline("an exchange", kExchangePause));
   }
@@ -618,7 +625,7 @@ Status Standalone::CloseTogether(const Deadline& deadline) {
   if (broken()) return OkStatus();
   for (;;) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,
-                          Exchange(Point::kClose, false, deadline.Expired()));
+                          Exchange(Meeting::kClose, false, deadline.Expired()));
     if (open_.empty() || gathered.expired) return OkStatus();
     open_.front()->save->AwaitEnd(Deadline("an exchange", kExchangePause));
   }

@@ -93,8 +93,6 @@ class Standalone : public Session {
   Identity DescribeMode() override;
 
  private:
-  // Where all ranks must be for an agreement to make sense.
-  enum class Point : uint8_t { kStep = 1, kSave = 2, kWait = 3, kClose = 4, kStop = 5 };
   struct Gathered {
     bool signal = false;   // of any rank
     bool expired = false;  // of any rank
@@ -102,6 +100,7 @@ class Standalone : public Session {
 
   bool several() const { return options_.world > 1; }
   bool leads() const { return options_.rank.value() == 0; }
+  Status NoAgreement(const Status& why);
   Status EnsureEpoch();
   Status AgreeOnStart();
   Status Stop(int64_t user_step, StepResult* out);
@@ -117,7 +116,7 @@ class Standalone : public Session {
   void WriteAndCommit(const std::shared_ptr<OpenSave>& open);
   void End(OpenSave* open, const Status& status);
 
-  Result<Gathered> Exchange(Point point, bool signal, bool expired);
+  Result<Gathered> Exchange(Meeting meeting, bool signal, bool expired);
   Status Collect(OpenSave* open);
   Status LearnFailure(OpenSave* open);
   void DropEnded();

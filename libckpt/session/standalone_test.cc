@@ -319,6 +319,26 @@ TEST_F(StandaloneTest, ASignalStopsAtTheNextBoundaryWithADurableState) {
   ASSERT_STATUS_OK(session->Close(Soon()));
 }
 
+#if defined(CKPT_FAULTS)
+TEST_F(StandaloneTest, ASignalStopsThoughAnEarlierOverlappedSaveFailed) {
+  Training training(0);
+  const auto session = OpenOne(0, uint64_t{1} << SIGUSR1);
+  ASSERT_STATUS_OK(session->Track(training.state, nullptr));
+  ArmedFault fault("engine.staging.seal", ResourceExhausted("no pinned memory"));
+  Result<std::shared_ptr<Save>> save = session->BeginSave({.step = 1, .overlap = true});
+  ASSERT_STATUS_OK(save.status());
+  EXPECT_TRUE((*save)->AwaitEnd(Soon()));
+  ASSERT_TRUE(fault.fired());
+  raise(SIGUSR1);
+  StepResult result;
+  ASSERT_STATUS_OK(session->AtBoundary(2, &result));
+  EXPECT_EQ(result.kind, RequestKind::kStop);
+  EXPECT_NE(log().find("no pinned memory"), std::string::npos);
+  EXPECT_EQ((*session->OpenReader("latest"))->id().step, Step(2));
+  session->Close(Soon()).IgnoreError();
+}
+#endif
+
 std::atomic<int> g_chained{0};
 
 TEST_F(StandaloneTest, HandlersChainAndAreTakenBack) {
@@ -650,6 +670,24 @@ TEST_F(SeveralRanksTest, CallsAtDifferentPointsAreNoticed) {
       EXPECT_EQ(session->AtBoundary(2, &result).code(), Code::kFailedPrecondition);
       session->Close(Soon()).IgnoreError();
     }
+  });
+}
+
+// The collective would be called by some ranks only, if not all stopped at the first word.
+TEST_F(SeveralRanksTest, ASaveHereAndAStepThereAreNoticedByAllInOneRound) {
+  RunRanks([&](uint32_t rank, Session* session) {
+    Training training(rank);
+    ASSERT_STATUS_OK(session->Track(training.state, nullptr));
+    StepResult result;
+    Status status;
+    if (rank == 1) {
+      status = session->BeginSave({.step = 1}).status();
+    } else {
+      status = session->AtBoundary(1, &result);
+    }
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
+    EXPECT_NE(status.message().find("not at the same point"), std::string::npos);
+    session->Close(Soon()).IgnoreError();
   });
 }
 
