@@ -56,7 +56,8 @@ def main():
         if path.suffix not in (".cc", ".h", ".hpp"):
             continue
         lines = text.splitlines()
-        if len(lines) > FILE_LINES_MAX and not re.search(r"_test\.cc$|ckpt\.h$", rel):
+        # ckpt.hpp: one header for a user to copy.
+        if len(lines) > FILE_LINES_MAX and not re.search(r"_test\.cc$|ckpt\.hp{0,2}$", rel):
             long_files.append(f"{rel}: {len(lines)} lines")
         if not rel.endswith("_test.cc"):
             long_bodies += [f"{rel}:{start}: {length} lines" for start, length in long_functions(lines)]

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "libckpt/base/log.h"
+#include "libckpt/base/mutex.h"
 #include "libckpt/device/host/host_device.h"
 #include "libckpt/os/file.h"
 #include "libckpt/session/session.h"
@@ -68,11 +69,11 @@ class RankThread {
   uint64_t done() const { return done_; }
   // Of the step-th call, from 1.
   StepResult result(uint64_t step) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return results_[step].first;
   }
   Status status(uint64_t step) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return results_[step].second;
   }
   std::function<void(int64_t)> before_step;  // set before Allow
@@ -90,7 +91,7 @@ class RankThread {
       entered_ = step;
       const Status status = session_->AtBoundary(static_cast<int64_t>(100 + step), &result);
       {
-        std::lock_guard<std::mutex> lock(mutex_);
+        MutexLock lock(mutex_);
         results_[step] = {result, status};
       }
       done_ = step;
@@ -100,7 +101,7 @@ class RankThread {
   std::shared_ptr<Session> session_;
   std::atomic<bool> quit_{false};
   std::atomic<uint64_t> allowed_{0}, done_{0}, entered_{0};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<uint64_t, std::pair<StepResult, Status>> results_;
   std::thread thread_;
 };
