@@ -311,13 +311,14 @@ def test_optimizer_state_that_comes_late(tmp_path):
     """A parameter gets its first gradient after saves were made: the next save has its state."""
     model = nn.ModuleDict({"a": nn.Linear(3, 3), "late": nn.Linear(3, 3)})
     optimizer = torch.optim.Adam(model.parameters())
-    run = ckpt.open(tmp_path, model=model, optim=optimizer, save_every=1)
+    run = ckpt.open(tmp_path, model=model, optim=optimizer)
     for step in range(4):
         optimizer.zero_grad()
         loss = model["a"](torch.ones(3)).sum() + (model["late"](torch.ones(3)).sum() if step > 1 else 0)
         loss.backward()
         optimizer.step()
         run.step(loss=loss)
+        run.save(wait=True)
     run.close()
     assert all(s["level"] == "durable" for s in run.history())
     other = nn.ModuleDict({"a": nn.Linear(3, 3), "late": nn.Linear(3, 3)})
@@ -380,10 +381,11 @@ def test_memory_elsewhere_goes_through_mirrors(tmp_path, monkeypatch):
     monkeypatch.setattr(_tensors, "needs_mirror", lambda local: True)
     model = net()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    run = ckpt.open(tmp_path, model=model, optim=optimizer, save_every=1)
+    run = ckpt.open(tmp_path, model=model, optim=optimizer)
     for _ in range(3):
         train(model, optimizer, 1)
         run.step()
+        run.save(wait=True)
     expected = bits(model.state_dict()), bits(optimizer.state_dict())
     run.close()
     train(model, optimizer, 1)

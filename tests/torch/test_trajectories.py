@@ -1,11 +1,14 @@
 """A training that is suspended, killed and moved is the training that was not: every line of its log is the same."""
 
+import os
 import random
+import shutil
 import time
 
 import pytest
 
 STEPS = 20
+SOAK = int(os.environ.get("CKPT_SOAK", "1"))  # longer campaigns: CKPT_SOAK=25 tests/torch/run.sh -k "killed or many"
 
 
 def lines(folder, name, rank=0):
@@ -44,9 +47,19 @@ def test_with_loader_workers(launch):
     assert lines(launch.folder, "split") == expected[0]
 
 
+@pytest.mark.parametrize("mode,world", [("plain", 1), ("ddp", 2)])
+def test_mixed_precision_scaler_average_and_recomputation(launch, mode, world):
+    expected = straight(launch, world, "--amp", "--mode", mode)
+    suspended(launch, world, sorted(random.sample(range(1, STEPS), 2)), "--amp", "--mode", mode)
+    assert [lines(launch.folder, "split", rank) for rank in range(world)] == expected
+
+
 def test_killed_at_random_moments(launch):
     expected = straight(launch, 1)
-    for _ in range(8):
+    for kill in range(8 * SOAK):
+        if kill % 8 == 0:  # a new training
+            (launch.folder / "split.0").unlink(missing_ok=True)
+            shutil.rmtree(launch.folder / "store", ignore_errors=True)
         ranks = launch.start(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2)
         deadline = time.monotonic() + 60
         begun = len(lines(launch.folder, "split")) if (launch.folder / "split.0").exists() else 0
@@ -74,3 +87,13 @@ def test_libckpt_changes_nothing(launch):
     expected = straight(launch, 1)
     assert launch.run(1, "--path", "store", "--write", "tracked", "--steps", STEPS, "--save-every", 3) == [0]
     assert lines(launch.folder, "tracked") == expected[0]
+
+
+def test_many_saves_between_collectives(launch):
+    """A save at every step, while DDP reduces gradients: no collective of ours meets one of the training's."""
+    steps = 40 * SOAK
+    codes = launch.wait(launch.start(2, "--path", "store", "--write", "split", "--mode", "ddp", "--steps", steps, "--save-every", 1),
+                        timeout=240 + steps)
+    assert codes == [0, 0]
+    assert len(lines(launch.folder, "split")) == steps
+    assert any(path.name.startswith(f"s{steps}.") for path in (launch.folder / "store").iterdir())

@@ -11,6 +11,7 @@ import time
 import numpy
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -30,10 +31,16 @@ class Net(nn.Module):
         self.head.weight = self.embed.weight
         self.frozen.requires_grad_(False)
 
+    recompute = False
+
+    @staticmethod
+    def of(model):
+        return getattr(model, "module", model)
+
     def forward(self, x):
         h = self.embed(x).mean(1)
         for block in self.blocks:
-            h = h + block(h)
+            h = h + (checkpoint(block, h, use_reentrant=False) if self.recompute else block(h))
         return self.head(h + self.frozen(h))
 
 
@@ -77,7 +84,7 @@ def build(args, rank, world):
     make = {"adamw": lambda p: torch.optim.AdamW(p, lr=0.01), "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
             "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01)}[args.optim]
     optimizer = make([p for p in model.parameters() if p.requires_grad])
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=200, cycle_momentum=False)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=20_000, cycle_momentum=False)
     data = torch.Generator().manual_seed(3)
     dataset = TensorDataset(torch.randint(0, 50, (120, 6), generator=data), torch.randint(0, 50, (120,), generator=data))
     sampler = DistributedSampler(dataset, world, rank, seed=5) if world > 1 else None
@@ -94,6 +101,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--amp", action="store_true", help="bf16, a grad scaler, recomputed activations, an average, two passes")
     parser.add_argument("--stop-at", type=int, default=-1)
     parser.add_argument("--stop-rank", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes once this rank got its signal")
@@ -106,10 +114,15 @@ def main() -> None:
     model, optimizer, scheduler, loader = build(args, rank, world)
     random.seed(rank), numpy.random.seed(rank), torch.manual_seed(100 + rank)
     state = {"epoch": 0, "seen": 0, "best": float("inf"), "trace": ()}
-    run = None
+    run, more = None, {}
+    if args.amp:
+        Net.recompute = True
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+        ema = torch.optim.swa_utils.AveragedModel(Net.of(model), multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+        more = {"scaler": scaler, "ema": ema}
     if not args.without:
         run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=state,
-                        save_every=args.save_every)
+                        save_every=args.save_every, **more)
     step, pace = run.global_step if run else 0, 0.0
     with open(f"{args.write}.{rank}", "a") as log:
         while step < args.steps:
@@ -117,11 +130,18 @@ def main() -> None:
                 loader.sampler.set_epoch(state["epoch"])
             for x, y in loader:
                 line = [step, digest([x, y]), random_digest(), digest(model.parameters()), digest(model.buffers()),
-                        digest(optimizer_tensors(model, optimizer)), scheduler.get_last_lr()[0].hex(), repr(state)]
+                        digest(optimizer_tensors(model, optimizer)) + digest(ema.parameters() if args.amp else []), scheduler.get_last_lr()[0].hex(), repr(state)]
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(x), y)
-                loss.backward()
-                optimizer.step()
+                for part in range(2 if args.amp else 1):  # gradients of two passes
+                    with torch.autocast("cpu", torch.bfloat16, enabled=args.amp):
+                        loss = nn.functional.cross_entropy(model(x), y) / (2 if args.amp else 1)
+                    (scaler.scale(loss) if args.amp else loss).backward()
+                if args.amp:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+                ema.update_parameters(Net.of(model)) if args.amp else None
                 scheduler.step()
                 random.random(), numpy.random.rand()
                 step += 1
@@ -139,7 +159,7 @@ def main() -> None:
             else:
                 state["epoch"] += 1
     if run:
-        run.finish()
+        run.finish(save=args.save_every > 0)
     if args.mode != "plain":
         torch.distributed.destroy_process_group()
 

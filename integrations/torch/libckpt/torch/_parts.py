@@ -74,6 +74,10 @@ class Part:
     def values(self) -> Iterator[Value]:
         return iter(())
 
+    def layout_values(self) -> Iterator[Value]:
+        """Those that change only if tensors come or go: taken once."""
+        return iter(())
+
     def version(self) -> int:
         """Changes whenever tensors may have come or gone; cheap."""
         return 0
@@ -229,12 +233,21 @@ class OptimizerPart(Part):
             kept = {k: v for k, v in group.items() if k not in ("params", "param_names") and not isinstance(v, torch.Tensor)}
             yield f"{self.prefix}/group{g}", False, kept, f"{self.prefix}.param_groups[{g}]"
         for name, parameter in self._params:
-            if parameter in self.optimizer.state:
-                tree, leaves = self._split(name, parameter)
-                notes = [self._note(name, parameter, path, leaf) for path, leaf in leaves]
-                yield f"{self.prefix}/{name}", False, {
-                    "tree": values.Encoded(tree, self._where(name)), "leaves": notes
-                }, self._where(name)
+            state = self.optimizer.state.get(parameter)
+            if state is not None and not _only_tensors(state):
+                yield self._entry(name, parameter)
+
+    def layout_values(self) -> Iterator[Value]:
+        for name, parameter in self._params:
+            state = self.optimizer.state.get(parameter)
+            if state is not None and _only_tensors(state):
+                yield self._entry(name, parameter)
+
+    def _entry(self, name: str, parameter: torch.Tensor) -> Value:
+        tree, leaves = self._split(name, parameter)
+        notes = [self._note(name, parameter, path, leaf) for path, leaf in leaves]
+        content = {"tree": values.Encoded(tree, self._where(name)), "leaves": notes}
+        return f"{self.prefix}/{name}", False, content, self._where(name)
 
     def _note(self, name: str, parameter: torch.Tensor, path: _trees.Path, leaf: Any) -> Dict[str, Any]:
         note = _trees.describe(path, leaf, self._where(name), False)
@@ -289,6 +302,10 @@ class OptimizerPart(Part):
     def restore(self, source: Source) -> None:
         for g, group in enumerate(self.optimizer.param_groups):
             group.update(source.need(f"{self.prefix}/group{g}", f"parameter group {g} of {self.prefix!r}"))
+
+
+def _only_tensors(state: Dict[str, Any]) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in state.values())
 
 
 def _flat(state: Any) -> List[Any]:

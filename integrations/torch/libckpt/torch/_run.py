@@ -427,7 +427,8 @@ class Run:
     def _storage_trouble(self, error: Exception) -> None:
         if not isinstance(error, Error) or error.code not in _WEATHER:
             raise error
-        log.error("step %d: a save failed, training goes on: %s", self.global_step, error)
+        level = logging.WARNING if error.code == "RESOURCE_EXHAUSTED" else logging.ERROR
+        log.log(level, "step %d: not saved, training goes on: %s", self.global_step, error)
 
     def _note_save(self, begun: float) -> None:
         assert self._tracked is not None

@@ -4,7 +4,7 @@ every staging, built anew when tensors have come or gone."""
 from __future__ import annotations
 
 import zlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -12,7 +12,7 @@ from .. import _core, values
 from .._errors import Error, NotExpressible
 from . import _tensors, _trees
 from ._dist import Group
-from ._parts import VALUE_MEDIA_TYPE, Part, World
+from ._parts import VALUE_MEDIA_TYPE, Part, Value, World
 from ._tensors import REPLICATED, Layout
 
 _SAMPLE_BYTES = 4096
@@ -23,11 +23,12 @@ class LayoutChanged(Exception):
 
 
 class _Entry:
-    __slots__ = ("layout", "address", "source", "mirror")
+    __slots__ = ("layout", "address", "source", "shape", "mirror")
 
     def __init__(self, layout: Layout, source: torch.Tensor, mirror: Optional[torch.Tensor]) -> None:
         self.layout = layout
         self.source = source
+        self.shape = source.shape
         self.mirror = mirror
         self.address = (source if mirror is None else mirror).data_ptr()
 
@@ -49,6 +50,9 @@ class Tracked:
             self._add(name, self._entries[name])
             if layout.tied_to is None:
                 self.bytes += memory.numel() * memory.element_size()
+        if not world.stored:  # a load replaces them anyway
+            for part in parts:
+                self._put_values(part.layout_values())
 
     def _scan(self) -> List[Tuple[str, Layout, torch.Tensor]]:
         found: List[Tuple[str, Layout, torch.Tensor]] = []
@@ -78,6 +82,27 @@ class Tracked:
 
     def refresh(self) -> None:
         """Before each staging: values as they are now, tensors where they are now."""
+        if not self._unmoved():
+            self._find_moved()
+        self._fill_mirrors()
+        for part in self.parts:
+            self._put_values(part.values())
+
+    def _unmoved(self) -> bool:
+        """The common case, at a fraction of the cost: the same tensor objects with the same memory."""
+        count = 0
+        for part in self.parts:
+            for leaf in part.leaves():
+                memory = _tensors.local_of(leaf.tensor)
+                entry = self._entries.get(leaf.name)
+                if entry is None or entry.source is not memory or entry.shape != memory.shape:
+                    return False
+                if entry.mirror is None and entry.address != memory.data_ptr():
+                    return False
+                count += 1
+        return count == len(self._entries)
+
+    def _find_moved(self) -> None:
         found = self._scan()
         if len(found) != len(self._entries):
             raise LayoutChanged
@@ -89,14 +114,14 @@ class Tracked:
             if entry.mirror is None and memory.data_ptr() != entry.address:
                 entry.address = memory.data_ptr()
                 self.state.move_tensor(name, entry.address)
-        self._fill_mirrors()
-        for part in self.parts:
-            for name, per_rank, value, where in part.values():
-                text = values.dumps(value, where)
-                if per_rank:
-                    self.state.add_blob(name, True, VALUE_MEDIA_TYPE, text.encode("utf-8"))
-                else:
-                    self.state.add_value(name, False, text)
+
+    def _put_values(self, given: Iterator[Value]) -> None:
+        for name, per_rank, value, where in given:
+            text = values.dumps(value, where)
+            if per_rank:
+                self.state.add_blob(name, True, VALUE_MEDIA_TYPE, text.encode("utf-8"))
+            else:
+                self.state.add_value(name, False, text)
 
     def _fill_mirrors(self) -> None:
         devices = set()
