@@ -35,7 +35,7 @@ using Run = std::function<int()>;
 // Prints "ckptctl: MESSAGE" on stderr and returns the exit code that fits.
 int Fail(const Status& status);
 
-void RegisterJobVerbs(CLI::App& app, const Globals& globals, Run* run);        // submit jobs job logs
+void RegisterJobVerbs(CLI::App& app, const Globals& globals, Run* run);  // submit jobs job logs
 void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run);  // quote apply …
 void RegisterViewVerbs(CLI::App& app, const Globals& globals, Run* run);       // nodes events
 

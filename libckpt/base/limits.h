@@ -23,7 +23,8 @@ inline constexpr uint64_t kChunkBytesDefault = uint64_t{1} << 20;
 inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr uint32_t kStagingSlotsMax = 2;      // generations a rank can hold at once
 inline constexpr uint32_t kCommunicatorsMax = 1024;  // registered by one rank
-inline constexpr uint32_t kDeviceQueueMax = 1 << 16;  // operations waiting on one stream of a double
-inline constexpr uint32_t kMembersMax = 4096;        // ckpt-runs of one gang
+inline constexpr uint32_t kDeviceQueueMax = 1
+                                            << 16;  // operations waiting on one stream of a double
+inline constexpr uint32_t kMembersMax = 4096;       // ckpt-runs of one gang
 
 }  // namespace ckpt

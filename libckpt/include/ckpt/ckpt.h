@@ -1,3 +1,4 @@
+/* clang-format off */
 /* libckpt, C ABI version 1: the only exported symbols. ckpt.hpp (C++) and the Python package sit on this and on nothing
  * else.
  *
