@@ -71,6 +71,9 @@ def test_sigterm_to_one_rank_stops_all_at_one_step(bin_dir, reference, tmp_path)
     assert run.wait(60) == 75, (tmp_path / "ckpt-run.log").read_text()
     listed = subprocess.run([str(bin_dir / "ckptctl"), "ls", str(tmp_path / "store")], capture_output=True, text=True)
     assert listed.returncode == 0 and re.search(r"s\d+\.e1\.a\d+", listed.stdout), listed.stdout + listed.stderr
+    second_reader = subprocess.run([sys.executable, str(ROOT / "tests" / "format" / "read_v1.py"), str(tmp_path / "store")],
+                                   capture_output=True, text=True)
+    assert second_reader.returncode == 0, second_reader.stdout[-2000:] + second_reader.stderr
     assert start(bin_dir, want, tmp_path, "--ranks", "4").wait(120) == 0
     want.check(tmp_path)
 
