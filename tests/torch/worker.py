@@ -159,7 +159,7 @@ def main() -> None:
             else:
                 state["epoch"] += 1
     if run:
-        run.finish(save=args.save_every > 0)
+        run.finish(save=args.save_every > 0 and world == 1)
     if args.mode != "plain":
         torch.distributed.destroy_process_group()
 
