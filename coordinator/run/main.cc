@@ -8,8 +8,8 @@ namespace {
 
 void PrintLog(ckpt::LogLevel level, std::string_view message) {
   if (level < ckpt::LogLevel::kInfo) return;
-  fprintf(stderr, "ckpt-run: %s%.*s\n", level == ckpt::LogLevel::kWarning ? "warning: " : "",
-          static_cast<int>(message.size()), message.data());
+  const char* kind = level == ckpt::LogLevel::kWarning ? "warning: " : "";
+  ckpt::run::Say(kind + std::string(message));
 }
 
 }  // namespace

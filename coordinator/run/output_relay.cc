@@ -6,6 +6,7 @@
 namespace ckpt::run {
 namespace {
 
+constexpr Nanos kStallTimeout = std::chrono::seconds(10);
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kLineBytesMax = 64 << 10;  // a longer line is passed on in parts
 
@@ -77,7 +78,11 @@ void OutputRelay::Pass(Source* source, bool ended) {
     out += source->prefix + text + "\n";
     text.clear();
   }
-  if (!out.empty()) os::WriteFully(source->to, out).IgnoreError();
+  if (out.empty() || source->stalled) return;
+  // A reader that takes nothing for so long gets no more; the ranks must not wait for it for ever.
+  const Status passed =
+      os::WriteWithin(source->to, out, Deadline("output of a rank", kStallTimeout));
+  source->stalled = passed.code() == Code::kDeadlineExceeded;
 }
 
 }  // namespace ckpt::run

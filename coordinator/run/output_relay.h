@@ -27,7 +27,8 @@ class OutputRelay {
     os::UniqueFd fd;
     std::string prefix;
     int to = 2;
-    std::string partial;  // a line that has not ended yet
+    std::string partial;   // a line that has not ended yet
+    bool stalled = false;  // its reader took nothing for too long: no more is passed on
   };
 
   OutputRelay() = default;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kQueueMax = 4096;
 constexpr size_t kWritersMax = 4;
+constexpr Nanos kLineTimeout = std::chrono::milliseconds(100);
 constexpr Nanos kReportPause = std::chrono::milliseconds(20);
 constexpr Nanos kLeaveTimeout = std::chrono::seconds(3);
 constexpr Nanos kReconnectPause = std::chrono::milliseconds(500);
@@ -27,7 +28,11 @@ std::string FirstLine(const Status& status) { return status.message(); }
 
 }  // namespace
 
-void Say(const std::string& line) { os::WriteFully(2, "ckpt-run: " + line + "\n").IgnoreError(); }
+// A reader that has stopped (a pager, Ctrl-S) costs the loop this much once a line, and lines.
+void Say(const std::string& line) {
+  os::WriteWithin(2, "ckpt-run: " + line + "\n", Deadline("a line on stderr", kLineTimeout))
+      .IgnoreError();
+}
 
 Runner::Runner(Options options) { services_.options = std::move(options); }
 

@@ -1,10 +1,12 @@
 #include "libckpt/os/stream.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace ckpt::os {
@@ -22,15 +24,17 @@ Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max) {
   return chunk;
 }
 
-Status WriteFully(int fd, std::string_view bytes) {
+Status WriteWithin(int fd, std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    pollfd wait{fd, POLLOUT, 0};
+    const int ready = ::poll(&wait, 1, deadline.LeftMs());
+    if (ready == 0) return deadline.Exceeded();
+    if (ready < 0 && errno == EINTR) continue;
+    // A writable pipe takes PIPE_BUF bytes without blocking, whatever its flags.
+    const ssize_t count = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), PIPE_BUF));
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd wait{fd, POLLOUT, 0};
-      ::poll(&wait, 1, -1);
-    } else if (errno != EINTR) {
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
       return ErrnoStatus(errno, "write");
     }
   }

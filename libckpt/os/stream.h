@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "libckpt/base/clock.h"
 #include "libckpt/base/status.h"
 #include "libckpt/os/fd.h"
 
@@ -15,8 +16,9 @@ struct ReadChunk {
 };
 Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max);
 
-// Blocks: as long as the reader does.
-Status WriteFully(int fd, std::string_view bytes);
+// Blocks: until the reader has taken them or the deadline has passed, also where `fd` blocks.
+// Errors: kDeadlineExceeded, with a part of the bytes written perhaps.
+Status WriteWithin(int fd, std::string_view bytes, const Deadline& deadline);
 
 // A new directory that only this user may enter (mode 0700), beneath $XDG_RUNTIME_DIR, else
 // $TMPDIR, else /tmp; `prefix` begins its name.
