@@ -1,4 +1,5 @@
 // The leader's record in bytes: what it stores in its page before it says anything.
+#include "coordinator/gang/enum_bytes.h"
 #include "coordinator/gang/leader_impl.h"
 #include "libckpt/base/bytes.h"
 
@@ -6,17 +7,6 @@ namespace ckpt::gang {
 namespace {
 
 constexpr uint32_t kRecordFormat = 1;
-
-template <typename Enum>
-void PutEnum(ByteWriter* out, Enum value) {
-  out->Put<uint8_t>(static_cast<uint8_t>(value));
-}
-template <typename Enum>
-Enum GetEnum(ByteReader* in, Enum last) {
-  const uint8_t value = in->Get<uint8_t>();
-  if (value > static_cast<uint8_t>(last)) in->Fail();
-  return static_cast<Enum>(value);
-}
 
 void PutCommand(ByteWriter* out, const Command& command) {
   out->Put(command.operation);

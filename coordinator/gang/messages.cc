@@ -1,5 +1,6 @@
 #include "coordinator/gang/messages.h"
 
+#include "coordinator/gang/enum_bytes.h"
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/limits.h"
 
@@ -7,19 +8,6 @@ namespace ckpt::gang {
 namespace {
 
 constexpr uint8_t kFormat = 1;
-
-template <typename Enum>
-void PutEnum(ByteWriter* out, Enum value) {
-  out->Put<uint8_t>(static_cast<uint8_t>(value));
-}
-
-// A number outside [0, last] is an error.
-template <typename Enum>
-Enum GetEnum(ByteReader* in, Enum last) {
-  const uint8_t value = in->Get<uint8_t>();
-  if (value > static_cast<uint8_t>(last)) in->Fail();
-  return static_cast<Enum>(value);
-}
 
 bool IsType(uint8_t value) { return (value >= 1 && value <= 9) || (value >= 20 && value <= 23); }
 
