@@ -32,8 +32,10 @@ struct ckpt_save_t {
   std::shared_ptr<ckpt::session::Save> save;
 };
 struct ckpt_reader_t {
-  std::shared_ptr<ckpt::session::Session> session;
-  std::unique_ptr<ckpt::session::Reader> reader;
+  std::shared_ptr<ckpt::session::Session> session;  // null: opened by its path
+  std::unique_ptr<ckpt::storage::Store> store;      // of a reader without a session
+  std::unique_ptr<ckpt::session::Reader> reader;    // before its store is closed
+  std::string contents_json;
 };
 struct ckpt_comm_t {
   std::shared_ptr<ckpt::session::Session> session;

@@ -2,6 +2,7 @@
 
 #include "libckpt/api/handles.h"
 #include "libckpt/session/describe.h"
+#include "libckpt/storage/file/file_store.h"
 
 using namespace ckpt;
 using namespace ckpt::api;
@@ -10,10 +11,22 @@ namespace {
 
 Status CheckReader(const ckpt_reader_t* reader, const char* function) {
   if (reader == nullptr) return NullArgument(function, "reader");
-  if (reader->session->InForkedChild())
+  if (reader->session != nullptr && reader->session->InForkedChild())
     return FailedPrecondition(std::string(function) +
                               ": a reader works in the process that opened it only");
   return OkStatus();
+}
+
+// A job's directory, or one checkpoint's.
+Result<std::unique_ptr<storage::Store>> OpenForReading(const std::string& path) {
+  CKPT_ASSIGN_OR_RETURN(const storage::DirectoryKind kind, storage::KindOfDirectory(path));
+  if (kind == storage::DirectoryKind::kCheckpoint) return storage::OpenCheckpointDirectory(path);
+  if (kind == storage::DirectoryKind::kJob)
+    return std::unique_ptr<storage::Store>(storage::OpenFileStore(path));
+  std::string jobs;
+  for (const std::string& name : storage::JobsBeneath(path)) jobs += " " + name;
+  return NotFound("no checkpoint and no job's directory: " + path +
+                  (jobs.empty() ? "" : "; jobs beneath it:" + jobs));
 }
 
 }  // namespace
@@ -28,7 +41,25 @@ ckpt_error_t* ckpt_reader_open(ckpt_session_t* session, const char* selector,
     *out_reader = nullptr;
     CKPT_ASSIGN_OR_RETURN(std::unique_ptr<session::Reader> reader,
                           session->session->OpenReader(OrEmpty(selector)));
-    *out_reader = new ckpt_reader_t{session->session, std::move(reader)};
+    *out_reader = new ckpt_reader_t{session->session, nullptr, std::move(reader), ""};
+    return OkStatus();
+  });
+}
+
+ckpt_error_t* ckpt_reader_open_path(const char* path, const char* selector, uint32_t rank,
+                                    ckpt_reader_t** out_reader) {
+  return Guarded([&]() -> Status {
+    if (path == nullptr) return NullArgument("ckpt_reader_open_path", "path");
+    if (out_reader == nullptr) return NullArgument("ckpt_reader_open_path", "out_reader");
+    *out_reader = nullptr;
+    CKPT_ASSIGN_OR_RETURN(std::unique_ptr<storage::Store> store, OpenForReading(path));
+    CKPT_ASSIGN_OR_RETURN(std::unique_ptr<engine::CheckpointReader> reader,
+                          session::OpenSelected(store.get(), OrEmpty(selector), store->Describe()));
+    *out_reader = new ckpt_reader_t{
+        nullptr, std::move(store),
+        std::make_unique<session::Reader>(std::move(reader), std::vector<os::Mapping>(), Rank(rank),
+                                          0, session::LoadedCallback()),
+        ""};
     return OkStatus();
   });
 }
@@ -59,6 +90,24 @@ ckpt_error_t* ckpt_reader_load(ckpt_reader_t* reader, ckpt_state_t* state) {
     CKPT_RETURN_IF_ERROR(CheckReader(reader, "ckpt_reader_load"));
     if (state == nullptr) return NullArgument("ckpt_reader_load", "state");
     return reader->reader->Load(state->state.get());
+  });
+}
+
+ckpt_error_t* ckpt_reader_load_part(ckpt_reader_t* reader, ckpt_state_t* state) {
+  return Guarded([&]() -> Status {
+    CKPT_RETURN_IF_ERROR(CheckReader(reader, "ckpt_reader_load_part"));
+    if (state == nullptr) return NullArgument("ckpt_reader_load_part", "state");
+    return reader->reader->LoadPart(*state->state);
+  });
+}
+
+ckpt_error_t* ckpt_reader_contents(ckpt_reader_t* reader, const char** out_json) {
+  return Guarded([&]() -> Status {
+    CKPT_RETURN_IF_ERROR(CheckReader(reader, "ckpt_reader_contents"));
+    if (out_json == nullptr) return NullArgument("ckpt_reader_contents", "out_json");
+    CKPT_ASSIGN_OR_RETURN(reader->contents_json, reader->reader->Contents());
+    *out_json = reader->contents_json.c_str();
+    return OkStatus();
   });
 }
 

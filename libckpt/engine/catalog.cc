@@ -139,12 +139,12 @@ void Catalog::CheckExtra(Rank rank, uint32_t world, const std::vector<LiveTensor
   }
 }
 
-Result<std::vector<Wanted>> Catalog::Match(Rank rank, uint32_t world,
-                                           const std::vector<LiveTensor>& targets) const {
+Result<std::vector<Wanted>> Catalog::Match(Rank rank, const std::vector<LiveTensor>& targets,
+                                           const LoadOptions& options) const {
   Problems problems;
   std::vector<Wanted> wanted;
   for (const LiveTensor& target : targets) CheckTarget(rank, target, &problems, &wanted);
-  CheckExtra(rank, world, targets, &problems);
+  if (!options.part) CheckExtra(rank, options.world, targets, &problems);
   CKPT_RETURN_IF_ERROR(problems.ToStatus(rank));
   return wanted;
 }

@@ -32,9 +32,8 @@ class Catalog {
 
   // The strict checks: one kInvalidArgument that lists every problem. Tied tensors and those
   // without elements are not among what is returned.
-  // `world`: ranks of the job that loads, 0 if as many as here.
-  Result<std::vector<Wanted>> Match(Rank rank, uint32_t world,
-                                    const std::vector<LiveTensor>& targets) const;
+  Result<std::vector<Wanted>> Match(Rank rank, const std::vector<LiveTensor>& targets,
+                                    const LoadOptions& options) const;
 
   // Stored boxes that together hold `box` of `tensor` once, those of `rank` itself first.
   // kDataLoss naming the tensor if they do not.

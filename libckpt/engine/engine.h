@@ -73,6 +73,8 @@ struct LoadOptions {
   // Ranks of the job that loads; 0: as many as the checkpoint has. Under another number a rank's
   // state need not have all that the rank of that number had, only what every rank had.
   uint32_t world = 0;
+  // Only what the targets ask for; what else the checkpoint holds is no mistake.
+  bool part = false;
 };
 
 // A committed checkpoint, opened. Threads: Load and Values are safe for concurrent calls.

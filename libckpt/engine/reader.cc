@@ -92,7 +92,7 @@ Result<format::RankValues> SourceReader::Values(Rank rank) const {
 
 Status SourceReader::Load(Rank rank, const std::vector<LiveTensor>& targets,
                           const LoadOptions& options) {
-  auto wanted = catalog_.Match(rank, options.world, targets);
+  auto wanted = catalog_.Match(rank, targets, options);
   if (!wanted.ok()) return std::move(wanted).status().Annotate(description_);
   return Place(catalog_, sources_, rank, wanted.value(), options).Annotate(description_);
 }

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-
-#include "libckpt/format/types.h"
+#include <set>
 
 namespace ckpt::session {
 namespace {
@@ -25,6 +24,26 @@ std::string SaveJson(const Save& save) {
                      Field("bytes_total", progress.bytes_total);
   if (!error.ok()) json += "," + Field("error", Quoted(error.ToString()));
   return json + "}";
+}
+
+std::string TensorJson(const format::TensorMeta& tensor, Rank rank) {
+  const bool per_rank = tensor.placement == format::Placement::kPerRank;
+  std::string shape;
+  for (const uint64_t size : tensor.global_shape)
+    shape += (shape.empty() ? "" : ",") + std::to_string(size);
+  std::string json = "{" + Field("name", Quoted(tensor.name)) + "," +
+                     Field("dtype", Quoted(format::DTypeName(tensor.dtype))) + "," +
+                     Field("shape", "[" + shape + "]");
+  if (per_rank) json += "," + Field("rank", rank.value());
+  if (!tensor.tied_to.empty()) json += "," + Field("tied_to", Quoted(tensor.tied_to));
+  return json + "}";
+}
+
+template <typename Item>
+std::string NamesJson(const std::vector<Item>& items) {
+  std::string list;
+  for (const Item& item : items) list += (list.empty() ? "" : ",") + Quoted(item.name);
+  return "[" + list + "]";
 }
 
 }  // namespace
@@ -55,6 +74,24 @@ std::string ToJson(const std::vector<storage::CheckpointInfo>& checkpoints) {
             Field("attempt", info.id.attempt.value()) + "}";
   }
   return "[" + list + "]";
+}
+
+std::string ToJson(const AttemptId& id, const std::vector<format::RankLayout>& layouts,
+                   const format::RankValues& values) {
+  std::set<std::string_view> seen;
+  std::string tensors;
+  for (const format::RankLayout& layout : layouts) {
+    for (const format::TensorMeta& tensor : layout.tensors) {
+      const bool per_rank = tensor.placement == format::Placement::kPerRank;
+      if (!seen.insert(tensor.name).second && !per_rank) continue;
+      tensors += (tensors.empty() ? "" : ",") + TensorJson(tensor, layout.rank);
+    }
+  }
+  return "{" + Field("name", Quoted(id.ToString())) + "," +
+         Field("step", std::to_string(id.step.value())) + "," +
+         Field("world_size", layouts.size()) + "," + Field("tensors", "[" + tensors + "]") + "," +
+         Field("values", NamesJson(values.values)) + "," + Field("blobs", NamesJson(values.blobs)) +
+         "}";
 }
 
 Result<AttemptId> FindStep(storage::Store* store, const std::string& selector) {

@@ -7,6 +7,7 @@
 
 #include "libckpt/base/ids.h"
 #include "libckpt/base/status.h"
+#include "libckpt/format/types.h"
 #include "libckpt/session/save.h"
 #include "libckpt/storage/store.h"
 
@@ -24,6 +25,9 @@ struct Description {
 };
 std::string ToJson(const Description& description);
 std::string ToJson(const std::vector<storage::CheckpointInfo>& checkpoints);
+// What a checkpoint holds: each tensor once, one of each rank's own once a rank.
+std::string ToJson(const AttemptId& id, const std::vector<format::RankLayout>& layouts,
+                   const format::RankValues& values);
 // A JSON string, quotes included.
 std::string Quoted(std::string_view text);
 

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
+#include "libckpt/base/log.h"
+#include "libckpt/session/describe.h"
+
 namespace ckpt::session {
 namespace {
 
 // Per-rank state under another number of ranks needs a rule that nobody has given.
 Status CheckWorld(const engine::CheckpointReader& reader, const format::RankValues& values,
                   uint32_t world) {
-  if (reader.world() == world) return OkStatus();
+  if (world == 0 || reader.world() == world) return OkStatus();
   for (const format::NamedValue& value : values.values) {
     if (value.scope == format::Scope::kPerRank)
       return FailedPrecondition("checkpoint " + reader.id().ToString() + " was written by " +
@@ -48,6 +51,19 @@ Status Reader::Load(State* state) {
   return status;
 }
 
+Status Reader::LoadPart(const State& state) {
+  engine::LoadOptions options;
+  options.world = world_;
+  options.part = true;
+  return reader_->Load(rank_, state.tensors(), options)
+      .Annotate("loading a part of checkpoint " + id().ToString());
+}
+
+Result<std::string> Reader::Contents() {
+  CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
+  return ToJson(id(), reader_->layouts(), *values);
+}
+
 Result<const std::string*> Reader::ValueJson(const std::string& name) {
   CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
   const auto found =
@@ -67,6 +83,21 @@ Result<const std::string*> Reader::Blob(const std::string& name) {
   if (found == values->blobs.end())
     return NotFound("checkpoint " + id().ToString() + " has no blob '" + name + "'");
   return &found->bytes;
+}
+
+Result<std::unique_ptr<engine::CheckpointReader>> OpenSelected(storage::Store* store,
+                                                               const std::string& selector,
+                                                               const std::string& who) {
+  if (selector.empty() || selector == "latest") {
+    std::vector<std::string> skipped;
+    auto opened = engine::OpenNewest(store, &skipped);
+    for (const std::string& why : skipped) LogWarning(who + ": skipped a checkpoint: " + why);
+    return opened;
+  }
+  if (Result<AttemptId> id = AttemptId::Parse(selector); id.ok())
+    return engine::OpenCheckpoint(store, *id);
+  CKPT_ASSIGN_OR_RETURN(const AttemptId of_step, FindStep(store, selector));
+  return engine::OpenCheckpoint(store, of_step);
 }
 
 }  // namespace ckpt::session

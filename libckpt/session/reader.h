@@ -19,7 +19,8 @@ using LoadedCallback = std::function<void(const Status&, Step)>;
 
 class Reader {
  public:
-  // `memory`: mappings that `reader` reads from, kept as long as it.
+  // `memory`: mappings that `reader` reads from, kept as long as it. `world`: of the job that
+  // reads; 0: as many ranks as the checkpoint has.
   Reader(std::unique_ptr<engine::CheckpointReader> reader, std::vector<os::Mapping> memory,
          Rank rank, uint32_t world, LoadedCallback loaded)
       : memory_(std::move(memory)),
@@ -32,6 +33,10 @@ class Reader {
   // Tensors in place and verified, then values and blobs replaced. Nothing is written unless
   // everything fits.
   Status Load(State* state);
+  // The tensors that `state` has, whatever else the checkpoint holds; its values and blobs stay.
+  Status LoadPart(const State& state);
+  // JSON: what the checkpoint holds, without reading a tensor.
+  Result<std::string> Contents();
   // Valid as long as the reader. kNotFound.
   Result<const std::string*> ValueJson(const std::string& name);
   Result<const std::string*> Blob(const std::string& name);
@@ -48,5 +53,11 @@ class Reader {
   std::unique_ptr<format::RankValues> values_;
   std::map<std::string, std::string> json_;
 };
+
+// "" or "latest": the newest that opens, what was passed over is logged as `who`'s; "step:N"; a
+// checkpoint's name.
+Result<std::unique_ptr<engine::CheckpointReader>> OpenSelected(storage::Store* store,
+                                                               const std::string& selector,
+                                                               const std::string& who);
 
 }  // namespace ckpt::session

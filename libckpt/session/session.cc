@@ -189,17 +189,7 @@ Result<std::vector<storage::CheckpointInfo>> Session::ListCheckpoints() {
 
 Result<std::unique_ptr<Reader>> Session::OpenFromStore(storage::Store* store,
                                                        const std::string& selector) {
-  Result<std::unique_ptr<engine::CheckpointReader>> opened = NotFound("");
-  if (selector.empty() || selector == "latest") {
-    std::vector<std::string> skipped;
-    opened = engine::OpenNewest(store, &skipped);
-    for (const std::string& why : skipped) LogWarning(Who() + ": skipped a checkpoint: " + why);
-  } else if (Result<AttemptId> id = AttemptId::Parse(selector); id.ok()) {
-    opened = engine::OpenCheckpoint(store, *id);
-  } else {
-    CKPT_ASSIGN_OR_RETURN(const AttemptId of_step, FindStep(store, selector));
-    opened = engine::OpenCheckpoint(store, of_step);
-  }
+  Result<std::unique_ptr<engine::CheckpointReader>> opened = OpenSelected(store, selector, Who());
   if (!opened.ok())
     return std::move(opened).status().Annotate(Who() + ": store " + store->Describe());
   return std::make_unique<Reader>(std::move(*opened), std::vector<os::Mapping>(), options_.rank,

@@ -156,6 +156,45 @@ static void test_life(const char* store) {
   ckpt_state_free(state);
 }
 
+/* After test_life: what it saved, seen without a session. */
+static void test_reading_alone(const char* store) {
+  float weights[6] = {0};
+  const uint64_t shape[2] = {2, 3};
+  char path[128];
+  ckpt_state_t* state = NULL;
+  ckpt_state_t* empty = NULL;
+  ckpt_reader_t* reader = NULL;
+  ckpt_tensor_desc_t desc;
+  const char* json = NULL;
+  OK(ckpt_state_create(&state));
+  OK(ckpt_state_create(&empty));
+  describe_weights(&desc, weights, shape);
+  OK(ckpt_state_add_tensor(state, &desc));
+  snprintf(path, sizeof path, "%s/nothing-here", store);
+  FAILS(NOT_FOUND, ckpt_reader_open_path(path, NULL, 0, &reader));
+  FAILS(NOT_FOUND, ckpt_reader_open_path(store, "step:40", 0, &reader));
+  EXPECT(reader == NULL);
+  snprintf(path, sizeof path, "%s/s41.e1.a1", store);
+  OK(ckpt_reader_open_path(path, NULL, 0, &reader)); /* the checkpoint itself */
+  OK(ckpt_reader_load_part(reader, empty));          /* nothing is asked for */
+  FAILS(INVALID_ARGUMENT, ckpt_reader_load(reader, empty));
+  OK(ckpt_reader_load_part(reader, state));
+  EXPECT(weights[0] == 1 && weights[5] == 6);
+  ckpt_reader_close(reader);
+  OK(ckpt_reader_open_path(store, NULL, 0, &reader)); /* the job's newest */
+  OK(ckpt_reader_contents(reader, &json));
+  EXPECT(strcmp(json,
+                "{\"name\":\"s41.e1.a1\",\"step\":41,\"world_size\":1,\"tensors\":[{\"name\":\"weights\",\"dtype\":\"F32\","
+                "\"shape\":[2,3]}],\"values\":[\"step\"],\"blobs\":[\"rng\"]}") == 0);
+  OK(ckpt_reader_value(reader, "step", &json));
+  EXPECT(strcmp(json, "41") == 0);
+  ckpt_reader_close(reader);
+  snprintf(path, sizeof path, "%s/EPOCH.2.claim", store);
+  EXPECT(access(path, F_OK) != 0); /* nothing was claimed */
+  ckpt_state_free(state);
+  ckpt_state_free(empty);
+}
+
 static void test_mistakes(void) {
   ckpt_session_options_t options;
   ckpt_session_t* session = NULL;
@@ -198,6 +237,7 @@ int main(void) {
   EXPECT(ckpt_abi_version() >= CKPT_ABI_VERSION);
   test_state();
   test_life(store);
+  test_reading_alone(store);
   test_mistakes();
   snprintf(command, sizeof command, "rm -rf '%s'", store);
   if (system(command) != 0) return 1;

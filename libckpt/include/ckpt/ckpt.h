@@ -192,12 +192,21 @@ CKPT_API void ckpt_save_free(ckpt_save_t* save); /* the save goes on */
  * durable one, "step:N", or a checkpoint's name. NOT_FOUND: there is nothing at all (a fresh start). DATA_LOSS: there are
  * checkpoints and none loads; never a silent start from zero. */
 CKPT_API ckpt_error_t* ckpt_reader_open(ckpt_session_t* session, const char* selector, ckpt_reader_t** out_reader);
+/* Without a session: claims no epoch and changes nothing, so it may look at a job that runs elsewhere. `path`: a job's
+ * directory, or that of one checkpoint. Selectors as above, but "" is the newest durable one. `rank`: whose own tensors and
+ * values are read. NOT_FOUND: there is none. */
+CKPT_API ckpt_error_t* ckpt_reader_open_path(const char* path, const char* selector, uint32_t rank, ckpt_reader_t** out_reader);
 /* JSON array of the job's checkpoints, newest first. Valid until the next call or close. */
 CKPT_API ckpt_error_t* ckpt_reader_list(ckpt_session_t* session, const char** out_json);
 CKPT_API ckpt_error_t* ckpt_reader_step(ckpt_reader_t* reader, int64_t* out_step);
 /* In place, into the tensors of `state`, verified. Missing, extra, wrong shape or dtype: one INVALID_ARGUMENT that lists
  * them all, before a byte is written. Values and blobs of `state` are replaced by the stored ones. */
 CKPT_API ckpt_error_t* ckpt_reader_load(ckpt_reader_t* reader, ckpt_state_t* state);
+/* The tensors of `state` only, in place and verified; the checkpoint may hold more, and values and blobs of `state` stay. */
+CKPT_API ckpt_error_t* ckpt_reader_load_part(ckpt_reader_t* reader, ckpt_state_t* state);
+/* JSON: name, step, world_size; tensors with name, dtype, global shape, and rank (one of each rank's own) or tied_to;
+ * names of values and blobs. Valid until the next call or close. */
+CKPT_API ckpt_error_t* ckpt_reader_contents(ckpt_reader_t* reader, const char** out_json);
 /* JSON of a value, or the bytes of a blob. Valid until the reader is closed. NOT_FOUND if there is none. */
 CKPT_API ckpt_error_t* ckpt_reader_value(ckpt_reader_t* reader, const char* name, const char** out_json);
 CKPT_API ckpt_error_t* ckpt_reader_blob(ckpt_reader_t* reader, const char* name, const void** out_bytes, size_t* out_size);

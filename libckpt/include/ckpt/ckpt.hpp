@@ -515,6 +515,15 @@ class Reader {
  public:
   explicit Reader(ckpt_reader_t* handle) : handle_(handle, &ckpt_reader_close) {}
 
+  // Without a session: of a job's directory or of one checkpoint, also while the job runs
+  // elsewhere.
+  static Reader OpenPath(const std::string& path, const std::string& selector = "latest",
+                         uint32_t rank = 0) {
+    ckpt_reader_t* reader = nullptr;
+    internal::Check(ckpt_reader_open_path(path.c_str(), selector.c_str(), rank, &reader));
+    return Reader(reader);
+  }
+
   int64_t step() const {
     int64_t step = 0;
     internal::Check(ckpt_reader_step(handle_.get(), &step));
@@ -525,6 +534,16 @@ class Reader {
   void Load(State& state) {
     internal::Check(ckpt_reader_load(handle_.get(), state.handle()));
     for (const State::Binding& binding : state.bindings_->list) binding.read(handle_.get());
+  }
+  // The tensors that `state` has, in place; bound variables stay. The checkpoint may hold more.
+  void LoadPart(State& state) {
+    internal::Check(ckpt_reader_load_part(handle_.get(), state.handle()));
+  }
+  // JSON: tensors, values and blobs by name; see ckpt.h.
+  std::string Contents() const {
+    const char* json = nullptr;
+    internal::Check(ckpt_reader_contents(handle_.get(), &json));
+    return json;
   }
   // The value's JSON.
   std::string Value(const std::string& name) const {
