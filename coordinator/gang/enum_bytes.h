@@ -21,4 +21,11 @@ Enum GetEnum(ByteReader* in, Enum last) {
   return static_cast<Enum>(value);
 }
 
+// One byte, 0 or 1.
+inline bool GetBit(ByteReader* in) {
+  const uint8_t value = in->Get<uint8_t>();
+  if (value > 1) in->Fail();
+  return value == 1;
+}
+
 }  // namespace ckpt::gang

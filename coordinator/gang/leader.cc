@@ -8,8 +8,8 @@ namespace ckpt::gang {
 
 Result<Leader> Leader::Create(const LeaderConfig& config, std::string_view record) {
   if (config.members.empty()) return InvalidArgument("a gang needs at least one member");
-  if (config.slots < 1 || config.slots > 2) {
-    return InvalidArgument("a gang has one or two staging slots, not " +
+  if (config.slots > 2) {
+    return InvalidArgument("a gang has at most two staging slots, not " +
                            std::to_string(config.slots));
   }
   LeaderRecord restored;
@@ -57,6 +57,10 @@ std::string_view Name(OpPhase phase) {
       return "not durable";
     case OpPhase::kFinished:
       return "finished";
+    case OpPhase::kAgain:
+      return "tried again";
+    case OpPhase::kTooLate:
+      return "too late to withdraw";
   }
   return "?";
 }
@@ -74,8 +78,10 @@ Leader::Impl::Impl(const LeaderConfig& config, LeaderRecord record, bool returne
 LeaderActions Leader::Impl::Step(int64_t now_ns, const LeaderEvent& event) {
   now_ = std::max(now_, now_ns);
   out_.clear();
+  if (r_.started_ns == 0) r_.started_ns = now_;
   if (returned_) Resume();
   std::visit([this](const auto& e) { On(e); }, event);
+  AnswerNotices();
   LeaderActions told = std::move(out_);
   LeaderActions actions;
   if (dirty_) actions.push_back(Persist{++persist_id_, r_.Encode()});
@@ -117,7 +123,7 @@ void Leader::Impl::Resume() {
     }
     r_.void_round = true;
     r_.stage = Stage::kWaiting;
-    r_.deadline_ns = Bounded(now_ + config_.save_ns);
+    r_.deadline_ns = now_ + config_.save_ns;
     r_.cut_deadline_ns = kNever;
     drain_until_ns_ = now_;
   } else {
@@ -156,7 +162,8 @@ Msg Leader::Impl::CurrentMsg() const {
   Msg msg;
   msg.operation = r_.operation;
   msg.round = r_.round;
-  if (r_.deadline_ns != kNever) msg.left_ns = std::max<int64_t>(1, r_.deadline_ns - now_);
+  const int64_t deadline = StageDeadline();
+  if (deadline != kNever) msg.left_ns = std::max<int64_t>(1, deadline - now_);
   const int64_t op_deadline = std::min(OpDeadline(), KillAt());
   if (op_deadline != kNever) msg.total_ns = std::max<int64_t>(1, op_deadline - now_);
   msg.attempt = r_.op_attempt;
@@ -164,7 +171,8 @@ Msg Leader::Impl::CurrentMsg() const {
   msg.slot = r_.op_slot;
   msg.cut = r_.cut;
   msg.kind = r_.kind;
-  msg.request = open() ? r_.commands[0].request : Request::kNone;
+  msg.request = OpRequest();
+  msg.extension = r_.extension;
   switch (r_.stage) {
     case Stage::kIdle:
     case Stage::kWaiting:
@@ -187,6 +195,7 @@ Msg Leader::Impl::CurrentMsg() const {
       msg.decision = r_.decision;
       msg.number = r_.decision >= Decision::kBack ? r_.op_rebuild : 0;
       if (r_.decision >= Decision::kBack) msg.text = r_.back_text;
+      if (r_.decision == Decision::kRelease && r_.hurry) msg.code = 1;
       break;
   }
   return msg;
@@ -224,10 +233,18 @@ std::vector<uint32_t> Leader::Impl::MissingRanks() const {
   return missing;
 }
 
+uint32_t Leader::Impl::WorldSize() const {
+  uint32_t ranks = 0;
+  for (const auto& [id, member] : members_) ranks += member.rank_count;
+  return ranks;
+}
+
 std::string Leader::Impl::MissingText() const {
   std::string text;
   for (const uint32_t rank : MissingRanks()) {
     text += (text.empty() ? "rank " : ", ") + std::to_string(rank);
+    const auto phase = phases_.find(rank);
+    if (phase != phases_.end()) text += " (in " + phase->second.kind + ")";
   }
   return text.empty() ? "nobody" : text;
 }
@@ -242,6 +259,7 @@ void Leader::Impl::Tell(OpPhase phase, Status status, std::vector<uint32_t> miss
   report.cut = r_.cut;
   report.missing = std::move(missing);
   report.at_ns = now_;
+  report.noticed_ns = r_.noticed_ns;
   for (const Command& command : r_.commands) {
     report.operation = command.operation;
     report.request = command.request;
@@ -250,7 +268,11 @@ void Leader::Impl::Tell(OpPhase phase, Status status, std::vector<uint32_t> miss
 }
 
 void Leader::Impl::On(const SlotsKnown& event) {
-  config_.slots = event.slots <= 1 ? 1 : 2;
+  const bool first = config_.slots == 0 && event.slots != 0;
+  config_.slots = std::min<uint32_t>(event.slots, 2);
+  not_ready_why_ = event.why;
+  never_ready_ = event.slots == 0 && event.never;
+  if (first && open() && r_.stage == Stage::kWaiting) WaitForSlot();
   SlotsChanged();
 }
 
@@ -301,7 +323,10 @@ int64_t Leader::Impl::next_deadline_ns() const {
   int64_t next = kNever;
   const bool over = r_.ended || r_.released || r_.finished;
   if (open() && !PastRelease()) {
-    next = std::min({next, r_.deadline_ns, KillAt()});
+    next = std::min({next, StageDeadline(), KillAt()});
+    const int64_t fallback = FallbackAt();
+    const bool foresees = r_.decision == Decision::kNone && said_ && fallback != kNever;
+    if (foresees && said_->answer != Answer::kFallback) next = std::min(next, fallback + 1);
     if (r_.stage == Stage::kWaiting && wait_until_ns_ > now_) next = std::min(next, wait_until_ns_);
     if (r_.stage == Stage::kWaiting && drain_until_ns_ > now_) {
       next = std::min(next, drain_until_ns_);
@@ -327,7 +352,7 @@ int64_t Leader::Impl::next_deadline_ns() const {
 Leader::View Leader::Impl::view() const {
   View view;
   view.operation = r_.operation;
-  view.request = open() ? r_.commands[0].request : Request::kNone;
+  view.request = OpRequest();
   view.decision = r_.decision;
   view.round = r_.round;
   view.attempt = r_.attempt;

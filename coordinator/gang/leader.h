@@ -14,6 +14,8 @@
 // and
 //     (with two slots) only if a newer one is complete; a save waits or is refused.
 // I5  Every barrier has a deadline, and what is said at it names the ranks that are missing.
+// I6  Notices (commands that stop) merge: the earliest deadline counts, recomputed when one is
+//     withdrawn; what a boundary that comes too late means is said at once; kill overrides.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@
 
 #include "coordinator/gang/messages.h"
 #include "coordinator/gang/mutations.h"
+#include "coordinator/gang/notices.h"
 #include "libckpt/base/ids.h"
 #include "libckpt/base/status.h"
 
@@ -39,7 +42,7 @@ struct MemberRanks {
 struct LeaderConfig {
   std::vector<MemberRanks> members;  // all of the gang, its own included
   Epoch epoch;
-  uint32_t slots = 2;  // staging slots of every rank: 1 or 2
+  uint32_t slots = 2;  // staging slots of every rank: 1 or 2; 0: not known yet (SlotsKnown)
   int64_t retry_ns = 200'000'000;
   int64_t cut_ns = 30'000'000'000;     // from the proposal until all wait at the cut (barrier 1)
   int64_t stage_ns = 120'000'000'000;  // barrier 2
@@ -56,13 +59,19 @@ struct LeaderConfig {
 };
 
 // ---- events ------------------------------------------------------------------------------------
+// A notice (suspend, park, migrate), a save from outside, a kill. Notices merge; each keeps its own
+// operation, its own result and may be withdrawn by itself.
 struct Command {
   uint64_t operation = 0;  // not 0; a repeated one is answered with what is known of it
   Request request = Request::kSuspend;
   int64_t deadline_ns = 0;  // absolute, of the leader's clock; 0 none
   bool hard = false;        // at the deadline what has not been released is killed; else it runs on
-  std::string source;
+  std::string source;       // operator, scheduler, SIGTERM, slurm, preStop, metadata, hook:NAME
+  std::vector<uint32_t> ranks = {};  // that it names; empty: all. A gang stops as a whole
+  int64_t noticed_ns = 0;            // when it came; 0: now
 };
+// One notice does not stand any more. With others left the deadline is recomputed; the last one
+// before barrier 3 sets the gang free. Answered by a Report of its operation.
 struct Withdraw {
   uint64_t operation = 0;
   std::string why;
@@ -89,13 +98,20 @@ struct MarkedDraining {
   uint32_t attempt = 0;
   Status status;
 };
-// How many staging slots every rank really got: known once memory is laid out.
+// How many staging slots every rank really got: known once memory is laid out. 0: not all have
+// theirs; notices are kept until they do, unless it can `never` be.
 struct SlotsKnown {
   uint32_t slots = 2;
+  std::string why = "";  // of 0, for people: who has not registered, what is missing
+  bool never = false;
+};
+// What has been measured, or follows from bytes and bandwidth; 0: unknown, what was known stays.
+struct Measured {
+  NoticeTimes times;
 };
 using LeaderEvent =
     std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, FromMember, LeaderTick,
-                 Persisted, AttemptCommitted, MarkedDraining>;
+                 Persisted, AttemptCommitted, MarkedDraining, Measured>;
 
 // ---- actions -----------------------------------------------------------------------------------
 struct SendToMember {
@@ -122,10 +138,10 @@ struct AbortAttempt {
 };
 
 enum class OpPhase : uint8_t {
-  kQueued = 0,    // waits for an open save, or for a slot; with a `status`: is tried again, and why
-  kNotified = 1,  // asking, proposing
-  kQuiesced = 2,  // barrier 1
-  kStaged = 3,    // barrier 2: staged(gang)
+  kQueued = 0,       // accepted: waits for an open save, for a slot, for registration
+  kNotified = 1,     // asking, proposing
+  kQuiesced = 2,     // barrier 1
+  kStaged = 3,       // barrier 2: staged(gang)
   kCommsDown = 4,    // all communicators are down, the DRAINING mark is set
   kReleasing = 5,    // barrier 3 is stored: the point of no return
   kReleased = 6,     // measured: no process of the gang is left
@@ -135,6 +151,8 @@ enum class OpPhase : uint8_t {
   kRefused = 10,     // nothing was stopped; `status` says why
   kNotDurable = 12,  // the drain failed, `status` says why; the copy stays in RAM
   kFinished = 11,    // the training ended by itself
+  kAgain = 13,       // this try failed, `status` says why; another one follows
+  kTooLate = 14,     // of a withdrawal: the operation goes on, `status` says why
 };
 std::string_view Name(OpPhase phase);
 
@@ -150,10 +168,30 @@ struct Report {
   uint32_t cut = 0;
   std::vector<uint32_t> missing;  // ranks that a deadline waited for
   int64_t at_ns = 0;
-  bool repeated = false;  // the stored result of an operation that was commanded again
+  int64_t noticed_ns = 0;  // when the first of the merged commands came
+  bool repeated = false;   // the stored result of an operation that was commanded again
 };
-using LeaderAction =
-    std::variant<SendToMember, Persist, CommitAttempt, MarkDraining, AbortAttempt, Report>;
+// How the gang takes what it was asked: at once when it comes, and again whenever that changes,
+// until all wait at the cut. A notice that cannot be met and does not kill is refused by a Report.
+struct NoticeAnswer {
+  std::vector<uint64_t> operations;  // all that were merged
+  Answer answer = Answer::kAck;
+  int64_t eta_ns = 0;       // when all can be at a boundary; 0 unknown
+  int64_t deadline_ns = 0;  // the earliest that stands; 0 none
+  int64_t kill_at_ns = 0;   // what has not been released by then is killed; 0 never
+  std::string why;          // one line for people
+};
+// The ranks end without a release: what is lost is what came after the copy that stands.
+struct LossBooked {
+  uint64_t operation = 0;                // 0: nothing had been asked
+  uint32_t generation = 0, attempt = 0;  // the copy that stands; 0: what the launch began with
+  int64_t step = 0;                      // of that copy
+  uint32_t boundary = 0;                 // of that copy; boundaries of the page beyond it are lost
+  int64_t lost_ns = 0;                   // run time since then, of each rank
+  std::string why;
+};
+using LeaderAction = std::variant<SendToMember, Persist, CommitAttempt, MarkDraining, AbortAttempt,
+                                  Report, NoticeAnswer, LossBooked>;
 using LeaderActions = std::vector<LeaderAction>;
 
 class Leader {

@@ -63,7 +63,7 @@ void Leader::Impl::OnSealedVote(MemberId member, const Msg& msg) {
       config_.mutations.comms_down_early && gen->sealed.size() + 1 >= members_.size();
   if (!AllVoted() && !early) return;
   r_.step = gen->step;
-  Decide(Decision::kCommsDown, Bounded(now_ + config_.comms_ns));
+  Decide(Decision::kCommsDown, now_ + config_.comms_ns);
   Tell(OpPhase::kStaged, OkStatus());
   Complete(gen);
 }
@@ -85,7 +85,7 @@ void Leader::Impl::On(const MarkedDraining& event) {
     return GoBack(Status(event.status).Annotate("the DRAINING mark could not be set"));
   }
   Tell(OpPhase::kCommsDown, OkStatus());
-  Decide(Decision::kRelease, Bounded(now_ + config_.comms_ns));
+  Decide(Decision::kRelease, now_ + config_.comms_ns);
   Tell(OpPhase::kReleasing, OkStatus());
 }
 
@@ -116,13 +116,13 @@ void Leader::Impl::OnBackVote(MemberId member, const Msg& msg) {
 void Leader::Impl::BackDone() {
   const Status why(r_.back_code, r_.back_text);
   r_.decision = Decision::kNone;
-  SetStage(Stage::kWaiting, Bounded(now_ + config_.save_ns));
+  SetStage(Stage::kWaiting, now_ + config_.save_ns);
   r_.void_round = false;
   if (TriesAgain()) {
     r_.cut_deadline_ns = kNever;
     wait_until_ns_ = now_ + config_.retry_ns;
     for (Command& command : std::exchange(r_.queued, {})) r_.commands.push_back(std::move(command));
-    return Tell(OpPhase::kQueued, why, std::exchange(back_missing_, {}));
+    return Tell(OpPhase::kAgain, why, std::exchange(back_missing_, {}));
   }
   FinishOperation(OpPhase::kRolledBack, why, std::exchange(back_missing_, {}));
 }
@@ -152,6 +152,9 @@ void Leader::Impl::End(Status why) {
   r_.op_attempt = standing != nullptr ? standing->attempt : 0;
   r_.op_generation = standing != nullptr ? standing->generation : 0;
   r_.step = standing != nullptr ? standing->step : 0;
+  const bool waited = r_.decision == Decision::kCommsDown && standing != nullptr && standing->full;
+  const bool trained = finished_ranks_.size() < WorldSize();
+  if (trained) BookLoss(why, waited);
   if (r_.commands.empty()) r_.commands.push_back(Command{});  // of the gang itself
   Decide(Decision::kEnd, kNever);
   Tell(OpPhase::kEnded, why, missing);
@@ -166,6 +169,7 @@ void Leader::Impl::End(Status why) {
 }
 
 void Leader::Impl::OnFact(MemberId member, const Msg& msg) {
+  if (msg.fact == FactKind::kWantsSave && config_.slots == 0) return;  // it is said again
   Msg ack{.type = MsgType::kAck};
   ack.numbers.push_back(msg.number);
   switch (msg.fact) {
@@ -190,9 +194,10 @@ void Leader::Impl::OnFact(MemberId member, const Msg& msg) {
     case FactKind::kReleased:
       OnReleased(member);
       break;
+    case FactKind::kPhase:
+      OnPhase(msg);
+      break;
     case FactKind::kNone:
-    case FactKind::kNotice:
-    case FactKind::kLate:
       break;
   }
   Send(member, std::move(ack));
@@ -218,8 +223,7 @@ void Leader::Impl::OnExit(const Msg& msg) {
     return End(Aborted(who + " ended without having finished, after it was asked to stop"));
   }
   OnRankFinished(msg.rank);
-  uint32_t ranks = 0;
-  for (const auto& [id, state] : members_) ranks += state.rank_count;
+  const uint32_t ranks = WorldSize();
   if (finished_ranks_.size() < ranks || exited_ranks_.size() < ranks || r_.ended) return;
   r_.finished = true;
   Report report;

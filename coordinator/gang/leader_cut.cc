@@ -28,7 +28,7 @@ void Leader::Impl::TryStart() {
     supersede_ = 0;
   }
   if (r_.cut_deadline_ns == kNever) {
-    r_.cut_deadline_ns = Bounded(now_ + config_.cut_ns);
+    r_.cut_deadline_ns = CutDeadlineFromNow();
     Tell(OpPhase::kNotified, OkStatus());
   }
   BeginRound();
@@ -132,7 +132,7 @@ void Leader::Impl::OnCutVote(MemberId member, const Msg& msg) {
     if (!AllVoted()) return;
     if (r_.kind == Kind::kSave) {
       AddGeneration(r_.op_generation, r_.op_attempt, r_.op_slot, false,
-                    Bounded(now_ + config_.save_ns));
+                    Bounded(now_ + config_.save_ns), r_.cut);
     }
     SetStage(Stage::kCommitted, r_.cut_deadline_ns);
     return Broadcast();
@@ -185,8 +185,8 @@ void Leader::Impl::OnQuiesced() {
 }
 
 void Leader::Impl::PassBarrierOne() {
-  AddGeneration(r_.op_generation, r_.op_attempt, r_.op_slot, true, kNever);
-  Decide(Decision::kStage, Bounded(now_ + config_.stage_ns));
+  AddGeneration(r_.op_generation, r_.op_attempt, r_.op_slot, true, kNever, r_.cut);
+  Decide(Decision::kStage, now_ + config_.stage_ns);
   Tell(OpPhase::kQuiesced, OkStatus());
 }
 
@@ -201,10 +201,10 @@ void Leader::Impl::WithdrawRound(OpPhase phase, Status status, std::vector<uint3
   r_.void_round = true;
   r_.back_text = status.message();
   const bool again = TriesAgain() && phase == OpPhase::kRolledBack;
-  SetStage(Stage::kWaiting, Bounded(now_ + config_.save_ns));
+  SetStage(Stage::kWaiting, now_ + config_.save_ns);
   Broadcast();
   if (!again) return FinishOperation(phase, std::move(status), std::move(missing));
-  Tell(OpPhase::kQueued, std::move(status), std::move(missing));
+  Tell(OpPhase::kAgain, std::move(status), std::move(missing));
   r_.cut_deadline_ns = kNever;
   wait_until_ns_ = now_ + config_.retry_ns;
 }

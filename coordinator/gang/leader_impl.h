@@ -20,8 +20,10 @@ struct LeaderGeneration {
   Request request = Request::kSave;
   int64_t step = 0;
   State state = State::kFilling;
-  bool full = false;     // a suspend's
-  bool aborted = false;  // complete, but its attempt will not be committed: the copy in RAM stands
+  bool full = false;      // a suspend's
+  bool aborted = false;   // complete, but its attempt will not be committed: the copy in RAM stands
+  uint32_t boundary = 0;  // where it is captured
+  int64_t captured_ns = 0;  // when
   int64_t fill_deadline_ns = kNever;
   // not stored: learned again
   Status why;  // of an aborted one
@@ -76,7 +78,7 @@ struct LeaderRecord {
   uint32_t op_attempt = 0, op_generation = 0, op_slot = 0, cut = 0, rounds = 0;
   uint64_t op_rebuild = 0;
   int64_t step = 0;
-  int64_t deadline_ns = kNever;  // of the stage
+  int64_t deadline_ns = kNever;  // of the stage itself; StageDeadline() is what counts
   int64_t cut_deadline_ns = kNever;
   Code back_code = Code::kOk;  // why it goes back or ends
   std::string back_text;
@@ -86,6 +88,10 @@ struct LeaderRecord {
   std::vector<SaveAnswer> answers;
   std::vector<DoneOperation> done;
   bool ended = false, released = false, finished = false;
+  bool hurry = false;      // killed while it was being released: nobody waits for the ranks
+  int64_t started_ns = 0;  // of the launch
+  uint32_t extension = 0;  // of deadlines, within the life of the gang
+  int64_t noticed_ns = 0;  // of the open operation
 
   std::string Encode() const;
   static Result<LeaderRecord> Decode(std::string_view bytes);
@@ -130,6 +136,7 @@ class Leader::Impl {
   void On(const Persisted& event);
   void On(const AttemptCommitted& event);
   void On(const MarkedDraining& event);
+  void On(const Measured& event);
   void Resume();
   void Emit(LeaderAction action);
   void Store();
@@ -143,16 +150,21 @@ class Leader::Impl {
   bool AllVoted() const;
   std::vector<uint32_t> MissingRanks() const;
   std::string MissingText() const;
+  uint32_t WorldSize() const;
 
   // leader_ops.cc: commands, their merging and their end
   bool open() const { return !r_.commands.empty(); }
   bool OpenStop() const { return open() && r_.kind == Kind::kStop; }
   bool PastRelease() const { return r_.ended || r_.released || r_.decision == Decision::kRelease; }
+  Request OpRequest() const;
+  int64_t StageDeadline() const;
+  void Kill(const Command& command);
   void RefuseCommand(const Command& command, Status why);
   bool AnswerKnown(const Command& command);
   void StartOperation(std::vector<Command> commands);
   void FinishOperation(OpPhase phase, Status status, std::vector<uint32_t> missing = {});
   void StartQueued();
+  void WaitForSlot();
   int64_t OpDeadline() const;
   int64_t KillAt() const;
   int64_t Bounded(int64_t deadline_ns) const;
@@ -160,6 +172,19 @@ class Leader::Impl {
   void RecordDone(const Command& command, OpPhase phase, const Status& status);
   void CheckDeadlines();
   void OnStageDeadline();
+
+  // leader_notices.cc: what a notice is answered, phases, what is lost
+  void OnPhase(const Msg& msg);
+  const PhaseHint* Slowest() const;
+  int64_t CutDeadlineFromNow() const;
+  void Extend();
+  void WithdrawOne(uint64_t operation, const Status& why);
+  void RefuseHopeless();
+  void AnswerNotices();
+  Answer Foresee(std::string* why) const;
+  int64_t FallbackAt() const;
+  std::string StandingText() const;
+  void BookLoss(const Status& why, bool waited);
 
   // leader_cut.cc: waiting for a slot, asking, proposing, committing
   void TryStart();
@@ -196,7 +221,7 @@ class Leader::Impl {
   bool Filling() const;
   bool PickSlot(bool stop, uint32_t* out_slot, uint32_t* out_supersede) const;
   void AddGeneration(uint32_t generation, uint32_t attempt, uint32_t slot, bool full,
-                     int64_t fill_deadline_ns);
+                     int64_t fill_deadline_ns, uint32_t boundary);
   bool PastDrainWait() const;
   void OnWantsSave(MemberId member, const Msg& msg);
   void AnswerSave(const SaveKey& save, int32_t code, std::string text);
@@ -240,6 +265,20 @@ class Leader::Impl {
   int64_t leave_by_ns_ = kNever;        // ranks of a finished training are killed then
   MemberId asker_ = 0;                  // who asked for the save that is being answered
   std::set<uint32_t> finished_ranks_, exited_ranks_;
+  std::string not_ready_why_;
+  bool never_ready_ = false;
+  NoticeTimes times_;
+  std::map<uint32_t, PhaseHint> phases_;        // of ranks that said so
+  std::map<uint32_t, uint64_t> phase_numbers_;  // newest fact heard of each
+  struct Said {
+    Answer answer = Answer::kAck;
+    uint32_t rank = 0;
+    int64_t until_ns = 0, deadline_ns = 0, kill_at_ns = 0;
+    size_t operations = 0;
+    bool ready = false;
+    bool operator==(const Said&) const = default;
+  };
+  std::optional<Said> said_;  // the newest answer
   std::map<SaveKey, WaitingSave> waiting_saves_;
 };
 

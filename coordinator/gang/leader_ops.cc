@@ -15,6 +15,13 @@ bool IsStop(Request request) {
 
 }  // namespace
 
+// Of what was merged, the one that takes most away.
+Request Leader::Impl::OpRequest() const {
+  Request strongest = Request::kNone;
+  for (const Command& command : r_.commands) strongest = Stronger(strongest, command.request);
+  return strongest;
+}
+
 void Leader::Impl::RefuseCommand(const Command& command, Status why) {
   Report report;
   report.operation = command.operation;
@@ -22,6 +29,7 @@ void Leader::Impl::RefuseCommand(const Command& command, Status why) {
   report.phase = OpPhase::kRefused;
   report.status = std::move(why);
   report.at_ns = now_;
+  report.noticed_ns = command.noticed_ns;
   Emit(std::move(report));
 }
 
@@ -47,22 +55,49 @@ bool Leader::Impl::AnswerKnown(const Command& command) {
          std::any_of(r_.queued.begin(), r_.queued.end(), same);
 }
 
-void Leader::Impl::On(const Command& command) {
-  if (AnswerKnown(command)) return;
+// Nothing overrides a kill, and it waits for nothing.
+void Leader::Impl::Kill(const Command& command) {
+  if (!open()) {
+    r_.operation = command.operation;
+    r_.noticed_ns = command.noticed_ns;
+  }
+  r_.commands.push_back(command);
+  if (r_.decision != Decision::kRelease) return End(Aborted("killed by " + command.source));
+  r_.hurry = true;  // suspended it is; who has not left yet is killed
+  Store();
+  Broadcast();
+}
+
+void Leader::Impl::On(const Command& event) {
+  if (AnswerKnown(event)) return;
+  Command command = event;
+  if (command.noticed_ns == 0) command.noticed_ns = now_;
   if (r_.ended || r_.released || r_.finished) {
     return RefuseCommand(command, FailedPrecondition("the gang has no running ranks any more"));
   }
-  if (command.request == Request::kKill) {
-    r_.commands.push_back(command);
-    if (r_.operation == 0) r_.operation = command.operation;
-    return End(Aborted("killed by " + command.source));
+  const uint32_t world = WorldSize();
+  for (const uint32_t rank : command.ranks) {
+    if (rank < world) continue;
+    return RefuseCommand(command, InvalidArgument("there is no rank " + std::to_string(rank) +
+                                                  ": the gang has " + std::to_string(world)));
   }
+  if (command.request == Request::kKill && config_.mutations.kill_waits && open()) {
+    r_.queued.push_back(command);
+    return Store();
+  }
+  if (command.request == Request::kKill) return Kill(command);
   if (command.request != Request::kSave && !IsStop(command.request)) {
     return RefuseCommand(command,
                          InvalidArgument("the gang knows save, suspend, park, migrate, kill"));
   }
   if (r_.decision == Decision::kRelease) {
     return RefuseCommand(command, FailedPrecondition("the gang is being released already"));
+  }
+  if (command.request == Request::kSave && config_.slots == 0) {
+    return RefuseCommand(
+        command, FailedPrecondition(not_ready_why_.empty()
+                                        ? "not all ranks have registered and called track yet"
+                                        : not_ready_why_));
   }
   if (!open()) return StartOperation({command});
   if (!IsStop(command.request)) {
@@ -76,8 +111,6 @@ void Leader::Impl::On(const Command& command) {
   }
   if (OpenStop()) {  // merged: the earliest deadline counts, also for the stage that is open
     r_.commands.push_back(command);
-    if (r_.decision < Decision::kBack) r_.deadline_ns = Bounded(r_.deadline_ns);
-    r_.cut_deadline_ns = Bounded(r_.cut_deadline_ns);
     return Store();
   }
   // A stop meets a save: one that is not committed gives way, another is waited for.
@@ -95,6 +128,10 @@ void Leader::Impl::On(const Command& command) {
 void Leader::Impl::StartOperation(std::vector<Command> commands) {
   r_.commands = std::move(commands);
   r_.operation = r_.commands[0].operation;
+  r_.noticed_ns = r_.commands[0].noticed_ns;
+  for (const Command& command : r_.commands) {
+    r_.noticed_ns = std::min(r_.noticed_ns, command.noticed_ns);
+  }
   r_.kind = IsStop(r_.commands[0].request) ? Kind::kStop : Kind::kSave;
   r_.decision = Decision::kNone;
   r_.op_attempt = r_.op_generation = r_.cut = r_.rounds = 0;
@@ -103,10 +140,8 @@ void Leader::Impl::StartOperation(std::vector<Command> commands) {
   r_.cut_deadline_ns = kNever;
   r_.back_code = Code::kOk;
   r_.stage = Stage::kWaiting;  // keeps on repeating a withdrawal that is still open
-  r_.deadline_ns = Bounded(now_ + config_.save_ns);
   wait_until_ns_ = now_;
-  const int64_t drained = Bounded(now_ + config_.drain_wait_ns + config_.stop_needs_ns);
-  drain_until_ns_ = std::max(now_, drained - config_.stop_needs_ns);
+  WaitForSlot();
   lead_ = 0;
   Store();
   Tell(OpPhase::kQueued, OkStatus());
@@ -121,6 +156,14 @@ void Leader::Impl::StartOperation(std::vector<Command> commands) {
     }
   }
   TryStart();
+}
+
+// A notice that comes before the ranks have staging memory is kept as long as that takes.
+void Leader::Impl::WaitForSlot() {
+  r_.deadline_ns = config_.slots == 0 ? kNever : now_ + config_.save_ns;
+  const int64_t drained = Bounded(now_ + config_.drain_wait_ns + config_.stop_needs_ns);
+  drain_until_ns_ = std::max(now_, drained - config_.stop_needs_ns);
+  Store();
 }
 
 void Leader::Impl::RecordDone(const Command& command, OpPhase phase, const Status& status) {
@@ -159,33 +202,6 @@ void Leader::Impl::StartQueued() {
   StartOperation(std::move(queued));
 }
 
-void Leader::Impl::On(const gang::Withdraw& event) {
-  const auto same = [&](const Command& known) { return known.operation == event.operation; };
-  const auto why = Cancelled(event.why.empty() ? "withdrawn" : event.why);
-  const auto queued = std::find_if(r_.queued.begin(), r_.queued.end(), same);
-  if (queued != r_.queued.end()) {
-    RefuseCommand(*queued, why);
-    RecordDone(*queued, OpPhase::kRefused, why);
-    r_.queued.erase(queued);
-    return Store();
-  }
-  const auto it = std::find_if(r_.commands.begin(), r_.commands.end(), same);
-  if (it == r_.commands.end()) return;
-  if (PastRelease()) {
-    return RefuseCommand(*it, FailedPrecondition("too late: barrier 3 has passed"));
-  }
-  if (r_.commands.size() > 1) {  // another notice stands
-    RefuseCommand(*it, why);
-    RecordDone(*it, OpPhase::kRefused, why);
-    r_.commands.erase(it);
-    return Store();
-  }
-  it->hard = false;  // withdrawn: it kills nobody, and is not tried again
-  if (r_.decision == Decision::kNone) return WithdrawRound(OpPhase::kRefused, why);
-  if (r_.decision == Decision::kStage || r_.decision == Decision::kCommsDown) GoBack(why);
-  Store();
-}
-
 // The earliest deadline of those that were merged.
 int64_t Leader::Impl::OpDeadline() const {
   int64_t deadline = kNever;
@@ -212,9 +228,19 @@ int64_t Leader::Impl::Bounded(int64_t deadline_ns) const {
   return std::min({deadline_ns, OpDeadline(), KillAt()});
 }
 
+// Of the open stage: its own, cut short by what stands of the operation's.
+int64_t Leader::Impl::StageDeadline() const {
+  const bool said = r_.decision == Decision::kRelease && r_.deadline_ns == kNever;
+  if (!open() || said || r_.decision >= Decision::kBack) return r_.deadline_ns;
+  return Bounded(r_.deadline_ns);
+}
+
 // A stop that must be out by a hard deadline is tried until then.
 bool Leader::Impl::TriesAgain() const {
-  return OpenStop() && KillAt() != kNever && now_ < KillAt() && r_.rounds < config_.rounds_max &&
+  const bool hard =
+      std::any_of(r_.commands.begin(), r_.commands.end(),
+                  [](const Command& command) { return command.hard && command.deadline_ns != 0; });
+  return OpenStop() && hard && now_ < KillAt() && r_.rounds < config_.rounds_max &&
          finished_ranks_.empty();
 }
 
@@ -226,7 +252,7 @@ void Leader::Impl::CheckDeadlines() {
     return End(
         DeadlineExceeded("the deadline is near and " + MissingText() + " had not been released"));
   }
-  if (r_.stage != Stage::kIdle && now_ >= r_.deadline_ns) OnStageDeadline();
+  if (r_.stage != Stage::kIdle && now_ >= StageDeadline()) OnStageDeadline();
   for (const auto& [id, member] : members_) {
     if (!alive || r_.ended || member.lost_ns == kNever) continue;
     if (now_ - member.lost_ns < config_.member_grace_ns) continue;

@@ -6,20 +6,24 @@
 namespace ckpt::gang {
 namespace {
 
-constexpr uint32_t kRecordFormat = 1;
+constexpr uint32_t kRecordFormat = 2;
 
 void PutCommand(ByteWriter* out, const Command& command) {
   out->Put(command.operation);
   PutEnum(out, command.request);
   out->Put(command.deadline_ns).PutBool(command.hard).PutString(command.source);
+  out->PutArray(std::span<const uint32_t>(command.ranks));
+  out->Put(command.noticed_ns);
 }
 Command GetCommand(ByteReader* in) {
   Command command;
   command.operation = in->Get<uint64_t>();
   command.request = GetEnum(in, Request::kKill);
   command.deadline_ns = in->Get<int64_t>();
-  command.hard = in->GetBool();
+  command.hard = GetBit(in);
   command.source = in->GetString();
+  command.ranks = in->GetArray<uint32_t>();
+  command.noticed_ns = in->Get<int64_t>();
   return command;
 }
 
@@ -29,6 +33,7 @@ void PutGeneration(ByteWriter* out, const LeaderGeneration& gen) {
   out->Put(gen.step);
   PutEnum(out, gen.state);
   out->PutBool(gen.full).PutBool(gen.aborted).Put(gen.fill_deadline_ns);
+  out->Put(gen.boundary).Put(gen.captured_ns);
 }
 LeaderGeneration GetGeneration(ByteReader* in) {
   LeaderGeneration gen;
@@ -39,9 +44,11 @@ LeaderGeneration GetGeneration(ByteReader* in) {
   gen.request = GetEnum(in, Request::kKill);
   gen.step = in->Get<int64_t>();
   gen.state = GetEnum(in, LeaderGeneration::State::kDropping);
-  gen.full = in->GetBool();
-  gen.aborted = in->GetBool();
+  gen.full = GetBit(in);
+  gen.aborted = GetBit(in);
   gen.fill_deadline_ns = in->Get<int64_t>();
+  gen.boundary = in->Get<uint32_t>();
+  gen.captured_ns = in->Get<int64_t>();
   return gen;
 }
 
@@ -75,7 +82,7 @@ DoneOperation GetDone(ByteReader* in) {
   DoneOperation done;
   done.operation = in->Get<uint64_t>();
   done.request = GetEnum(in, Request::kKill);
-  done.phase = GetEnum(in, OpPhase::kNotDurable);
+  done.phase = GetEnum(in, OpPhase::kTooLate);
   done.code = in->Get<int32_t>();
   done.text = in->GetString();
   done.attempt = in->Get<uint32_t>();
@@ -107,7 +114,8 @@ std::string LeaderRecord::Encode() const {
   out.Put(op_attempt).Put(op_generation).Put(op_slot).Put(cut).Put(rounds).Put(op_rebuild);
   out.Put(step).Put(deadline_ns).Put(cut_deadline_ns);
   out.Put<int32_t>(static_cast<int32_t>(back_code)).PutString(back_text);
-  out.PutBool(void_round).PutBool(ended).PutBool(released).PutBool(finished);
+  out.PutBool(void_round).PutBool(ended).PutBool(released).PutBool(finished).PutBool(hurry);
+  out.Put(started_ns).Put(extension).Put(noticed_ns);
   PutAll(&out, commands, PutCommand);
   PutAll(&out, queued, PutCommand);
   PutAll(&out, generations, PutGeneration);
@@ -136,12 +144,16 @@ Result<LeaderRecord> LeaderRecord::Decode(std::string_view bytes) {
   r.step = in.Get<int64_t>();
   r.deadline_ns = in.Get<int64_t>();
   r.cut_deadline_ns = in.Get<int64_t>();
-  r.back_code = static_cast<Code>(in.Get<int32_t>());
+  const int32_t code = in.Get<int32_t>();
+  if (code < 0 || code > static_cast<int32_t>(Code::kUnauthenticated)) in.Fail();
+  r.back_code = static_cast<Code>(code);
   r.back_text = in.GetString();
-  r.void_round = in.GetBool();
-  r.ended = in.GetBool();
-  r.released = in.GetBool();
-  r.finished = in.GetBool();
+  for (bool* bit : {&r.void_round, &r.ended, &r.released, &r.finished, &r.hurry}) {
+    *bit = GetBit(&in);
+  }
+  r.started_ns = in.Get<int64_t>();
+  r.extension = in.Get<uint32_t>();
+  r.noticed_ns = in.Get<int64_t>();
   GetAll(&in, &r.commands, GetCommand);
   GetAll(&in, &r.queued, GetCommand);
   GetAll(&in, &r.generations, GetGeneration);

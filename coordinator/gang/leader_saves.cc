@@ -62,7 +62,7 @@ bool Leader::Impl::PickSlot(bool stop, uint32_t* out_slot, uint32_t* out_superse
 }
 
 void Leader::Impl::AddGeneration(uint32_t generation, uint32_t attempt, uint32_t slot, bool full,
-                                 int64_t fill_deadline_ns) {
+                                 int64_t fill_deadline_ns, uint32_t boundary) {
   std::erase_if(r_.generations, [&](const Gen& gen) {
     return gen.slot == slot &&
            (gen.state == Gen::State::kDurable || config_.mutations.free_draining);
@@ -73,6 +73,8 @@ void Leader::Impl::AddGeneration(uint32_t generation, uint32_t attempt, uint32_t
   gen.slot = slot;
   gen.full = full;
   gen.fill_deadline_ns = fill_deadline_ns;
+  gen.boundary = boundary;
+  gen.captured_ns = now_;
   r_.generations.push_back(std::move(gen));
   Store();
 }
@@ -106,7 +108,7 @@ void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
   }
   if (open()) {  // the rank that waited here could not reach the cut
     return AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
-                      "a " + std::string(Name(r_.commands[0].request)) + " is under way");
+                      "a " + std::string(Name(OpRequest())) + " is under way");
   }
   uint32_t slot = 0, supersede = 0;
   if (!Filling() && PickSlot(false, &slot, &supersede)) {
@@ -132,7 +134,7 @@ void Leader::Impl::RefuseForSlot(const SaveKey& save) {
 void Leader::Impl::GrantSaveAt(const SaveKey& save, uint32_t slot) {
   ++r_.attempt;
   ++r_.generation;
-  AddGeneration(r_.generation, r_.attempt, slot, false, now_ + config_.save_ns);
+  AddGeneration(r_.generation, r_.attempt, slot, false, now_ + config_.save_ns, save.first);
   waiting_saves_.erase(save);
   const SaveAnswer answer{save, r_.generation, slot, r_.attempt, 0, ""};
   r_.answers.push_back(answer);
@@ -212,7 +214,7 @@ void Leader::Impl::Complete(Gen* gen) {
   gen->fill_deadline_ns = kNever;
   if (open() && r_.op_generation == gen->generation) {
     gen->operation = r_.operation;
-    gen->request = r_.commands[0].request;
+    gen->request = OpRequest();
   } else {
     TellGeneration(*gen, OpPhase::kStaged, OkStatus());
   }

@@ -104,16 +104,18 @@ void Member::Impl::Say(std::string_view phase, std::string text) {
   out_.push_back(MemberReport{std::string(phase), operation_, round_, std::move(text)});
 }
 
-void Member::Impl::AddFact(Msg msg) {
+void Member::Impl::AddFact(Msg msg, int64_t until_ns) {
   msg.type = MsgType::kFact;
   msg.number = next_fact_++;
   Fact& fact = facts_[msg.number];
   fact.msg = std::move(msg);
+  fact.until_ns = until_ns;
   SendFact(&fact);
 }
 
 void Member::Impl::SendFact(Fact* fact) {
   fact->sent_ns = now_;
+  if (fact->until_ns != 0) fact->msg.left_ns = std::max<int64_t>(1, fact->until_ns - now_);
   Send(fact->msg);
 }
 
@@ -137,6 +139,7 @@ void Member::Impl::OnAck(const Msg& msg) {
 
 void Member::Impl::On(const FromLeader& event) {
   const Msg& msg = event.msg;
+  TakeExtension(msg);
   switch (msg.type) {
     case MsgType::kAsk:
       return OnAsk(msg);
@@ -212,6 +215,20 @@ void Member::Impl::On(const RankFinished& event) {
   fact.rank = event.rank.value();
   AddFact(std::move(fact));
   PollWords();
+}
+
+// The newest word of a rank is the only one that is repeated.
+void Member::Impl::On(const RankInPhase& event) {
+  const RankState* state = Find(event.rank);
+  if (state == nullptr || state->exited) return;
+  ForgetFacts([&](const Msg& fact) {
+    return fact.fact == FactKind::kPhase && fact.rank == event.rank.value();
+  });
+  Msg fact{.fact = FactKind::kPhase};
+  fact.rank = event.rank.value();
+  fact.text = event.kind;
+  const bool timed = !event.kind.empty() && event.expected_ns > 0;
+  AddFact(std::move(fact), timed ? now_ + event.expected_ns : 0);
 }
 
 void Member::Impl::On(const RankExited& event) {

@@ -114,6 +114,12 @@ struct RankCommsUp {
 struct RankFinished {
   Rank rank;
 };
+// What its program says that it does: no boundary for that long. An empty kind: it trains again.
+struct RankInPhase {
+  Rank rank;
+  std::string kind;
+  int64_t expected_ns = 0;  // from now; 0: it did not say
+};
 struct RankExited {
   Rank rank;
   int exit_code = 0;
@@ -137,7 +143,7 @@ struct LeaderLost {};
 struct LeaderBack {};  // connected, for the first time or again
 using MemberEvent = std::variant<FromLeader, Tick, RankPoke, RankSealed, RankStageFailed,
                                  RankCommsDown, RankCommsUp, RankFinished, RankExited, AllReleased,
-                                 RankWantsSave, ShardsWritten, LeaderLost, LeaderBack>;
+                                 RankWantsSave, ShardsWritten, LeaderLost, LeaderBack, RankInPhase>;
 
 // ---- actions -----------------------------------------------------------------------------------
 struct SendToLeader {

@@ -104,7 +104,15 @@ void Member::Impl::On(const RankCommsDown& event) {
   Say("communicators down");
 }
 
+// A kill came after barrier 3: the ranks leave anyway, now they do not leave by themselves.
+void Member::Impl::HurryIfTold(const Msg& msg) {
+  if (msg.code == 0 || hurried_ || all_released_) return;
+  hurried_ = true;
+  out_.push_back(KillRanks{"a kill came while they left"});
+}
+
 void Member::Impl::OnRelease(const Msg& msg) {
+  if (msg.round == round_ && phase_ == Phase::kReleasing) HurryIfTold(msg);
   if (msg.round != round_ || phase_ != Phase::kDown) return SendVote();
   SetPhase(Phase::kReleasing, now_ + config_.kill_after_ns);
   const RankOrder order = CurrentOrder(op_deadline_, 3);
@@ -113,6 +121,7 @@ void Member::Impl::OnRelease(const Msg& msg) {
     if (!state.exited) out_.push_back(ReleaseBarrier{rank, operation_, round_, 3});
   });
   Say("releasing");
+  HurryIfTold(msg);
   if (all_released_) {
     SetPhase(Phase::kReleased, kNever);
     SendVote();

@@ -43,6 +43,26 @@ int64_t Member::Impl::DeadlineOf(const Msg& msg) const {
   return now_ + msg.left_ns + config_.patience_ns;
 }
 
+// More time, or less, within the round: a phase has been heard of, a notice was withdrawn. Ranks
+// read their order anew when its time is up.
+void Member::Impl::TakeExtension(const Msg& msg) {
+  const bool timed = msg.type == MsgType::kPropose || msg.type == MsgType::kCommit ||
+                     msg.type == MsgType::kDecision;
+  if (!timed || msg.round != round_ || msg.extension <= extension_) return;
+  extension_ = msg.extension;
+  const bool waits =
+      phase_ == Phase::kProposed || phase_ == Phase::kCommitted || phase_ == Phase::kQuiesced;
+  const bool held = phase_ == Phase::kStaging || phase_ == Phase::kDowning ||
+                    phase_ == Phase::kDown || (phase_ == Phase::kSealed && kind_ == Kind::kStop);
+  if (!waits && !held) return;
+  deadline_ = DeadlineOf(msg);
+  op_deadline_ = msg.total_ns > 0 ? now_ + msg.total_ns : 0;
+  const bool down = phase_ == Phase::kDowning || phase_ == Phase::kDown;
+  const RankOrder order = waits ? CurrentOrder(now_ + std::max<int64_t>(msg.left_ns, 1), 0)
+                                : CurrentOrder(op_deadline_, down ? 1 : 0);
+  EachRank([&](Rank rank, const RankState&) { pages_->StoreOrder(rank, order); });
+}
+
 void Member::Impl::OnAsk(const Msg& msg) {
   if (StaleRound(msg) || bound() || Ended()) return SendVote();
   if (msg.round > round_) AdoptRound(msg);
@@ -72,6 +92,7 @@ void Member::Impl::OnPropose(const Msg& msg) {
   cut_ = msg.cut;
   kind_ = msg.kind;
   request_ = msg.request;
+  extension_ = msg.extension;
   op_deadline_ = msg.total_ns > 0 ? now_ + msg.total_ns : 0;
   why_ = OkStatus();
   SetPhase(Phase::kProposed, DeadlineOf(msg));

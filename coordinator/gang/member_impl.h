@@ -63,6 +63,7 @@ class Member::Impl {
     Msg msg;
     bool acked = false;
     int64_t sent_ns = 0;
+    int64_t until_ns = 0;  // of a phase
   };
   struct Answer {
     uint32_t code = 0, generation = 0, slot = 0, attempt = 0;
@@ -81,13 +82,14 @@ class Member::Impl {
   void On(const RankFinished& event);
   void On(const RankExited& event);
   void On(const AllReleased& event);
+  void On(const RankInPhase& event);
   void On(const RankWantsSave& event);
   void On(const ShardsWritten& event);
   void On(const LeaderLost& event);
   void On(const LeaderBack& event);
   void OnAck(const Msg& msg);
   void Send(Msg msg);
-  void AddFact(Msg msg);
+  void AddFact(Msg msg, int64_t until_ns = 0);
   void SendFact(Fact* fact);
   void ResendFacts();
   void ForgetFacts(const std::function<bool(const Msg&)>& which);
@@ -107,6 +109,7 @@ class Member::Impl {
   void OnPropose(const Msg& msg);
   void OnCommit(const Msg& msg);
   void OnWithdraw(const Msg& msg);
+  void TakeExtension(const Msg& msg);
   bool StaleRound(const Msg& msg) const;
   void AdoptRound(const Msg& msg);
   bool ProposeRank(Rank rank, const RankState& state);
@@ -129,6 +132,7 @@ class Member::Impl {
   void OnStage(const Msg& msg);
   void OnCommsDown(const Msg& msg);
   void OnRelease(const Msg& msg);
+  void HurryIfTold(const Msg& msg);
   void OnBack(const Msg& msg);
   void OnUp(const Msg& msg);
   void OnEnd(const Msg& msg);
@@ -158,7 +162,7 @@ class Member::Impl {
   std::vector<RankState> ranks_;
 
   uint64_t operation_ = 0;
-  uint32_t round_ = 0, attempt_ = 0, generation_ = 0, slot_ = 0, cut_ = 0;
+  uint32_t round_ = 0, attempt_ = 0, generation_ = 0, slot_ = 0, cut_ = 0, extension_ = 0;
   Kind kind_ = Kind::kStop;
   Request request_ = Request::kNone;
   Phase phase_ = Phase::kRunning;
@@ -167,7 +171,7 @@ class Member::Impl {
   Status why_;                 // of kRefused, kFailed, kForward
   uint64_t rebuild_ = 0;
   int64_t crash_deadline_ = kNever;  // a rank died and the leader is out of reach
-  bool all_released_ = false;
+  bool all_released_ = false, hurried_ = false;
 
   uint64_t next_fact_ = 1;
   std::map<uint64_t, Fact> facts_;

@@ -7,7 +7,7 @@
 namespace ckpt::gang {
 namespace {
 
-constexpr uint8_t kFormat = 1;
+constexpr uint8_t kFormat = 2;
 
 bool IsType(uint8_t value) { return (value >= 1 && value <= 9) || (value >= 20 && value <= 23); }
 
@@ -19,6 +19,7 @@ std::string Encode(const Msg& msg) {
   PutEnum(&out, msg.type);
   out.Put(msg.from).Put(msg.operation).Put(msg.round).Put(msg.attempt).Put(msg.generation);
   out.Put(msg.slot).Put(msg.cut).Put(msg.boundary).Put(msg.sequence).Put(msg.rank);
+  out.Put(msg.extension);
   PutEnum(&out, msg.kind);
   PutEnum(&out, msg.request);
   PutEnum(&out, msg.decision);
@@ -44,14 +45,14 @@ Result<Msg> Decode(std::string_view bytes) {
   msg.from = in.Get<uint32_t>();
   msg.operation = in.Get<uint64_t>();
   for (uint32_t* field : {&msg.round, &msg.attempt, &msg.generation, &msg.slot, &msg.cut,
-                          &msg.boundary, &msg.sequence, &msg.rank}) {
+                          &msg.boundary, &msg.sequence, &msg.rank, &msg.extension}) {
     *field = in.Get<uint32_t>();
   }
   msg.kind = GetEnum(&in, Kind::kSave);
   msg.request = GetEnum(&in, Request::kKill);
   msg.decision = GetEnum(&in, Decision::kEnd);
   msg.vote = GetEnum(&in, Vote::kForward);
-  msg.fact = GetEnum(&in, FactKind::kLate);
+  msg.fact = GetEnum(&in, FactKind::kPhase);
   msg.step = in.Get<int64_t>();
   msg.left_ns = in.Get<int64_t>();
   msg.total_ns = in.Get<int64_t>();
@@ -172,10 +173,8 @@ std::string_view Name(FactKind fact) {
       return "shards";
     case FactKind::kReleased:
       return "released";
-    case FactKind::kNotice:
-      return "notice";
-    case FactKind::kLate:
-      return "late";
+    case FactKind::kPhase:
+      return "phase";
   }
   return "?";
 }

@@ -90,8 +90,7 @@ enum class FactKind : uint8_t {
   kStageFailed = 5,  // attempt, generation, rank, code, text
   kShards = 6,       // attempt; payload, or code and text
   kReleased = 7,     // measured: no process of this member's ranks is left
-  kNotice = 8,  // a notice reached this member or one of its ranks: number of the notice, source
-  kLate = 9,    // code, text: a rebuild failed, a barrier was missed
+  kPhase = 8,        // rank, text: what its program says that it does ("": it trains), left
 };
 
 struct Place {
@@ -113,6 +112,7 @@ struct Msg {
   uint32_t boundary = 0;
   uint32_t sequence = 0;  // of a save: the n-th that the program asks for at its boundary
   uint32_t rank = 0;
+  uint32_t extension = 0;  // counts new deadlines within a round; only a higher one moves them
   Kind kind = Kind::kStop;
   Request request = Request::kNone;
   Decision decision = Decision::kNone;

@@ -23,11 +23,15 @@ struct Mutations {
   CKPT_MUTATION(save_supersedes);    // a periodic save throws a drain away (G9)
   CKPT_MUTATION(cancel_early);       // one slot: the older save is cancelled before barrier 1 (G3)
   CKPT_MUTATION(tell_before_store);  // outcomes are told before they are stored
-  CKPT_MUTATION(release_before_mark);  // barrier 3 without the DRAINING mark
-  CKPT_MUTATION(comms_down_early);     // barrier 2 passes without the last vote
-  CKPT_MUTATION(answer_saves_apart);   // each member's request for a save is answered by itself
-  CKPT_MUTATION(kind_from_latest);     // a save's cut is turned into a stop in place (G11)
-  CKPT_MUTATION(forget_finished);      // a finished rank does not refuse
+  CKPT_MUTATION(release_before_mark);      // barrier 3 without the DRAINING mark
+  CKPT_MUTATION(comms_down_early);         // barrier 2 passes without the last vote
+  CKPT_MUTATION(answer_saves_apart);       // each member's request for a save is answered by itself
+  CKPT_MUTATION(kind_from_latest);         // a save's cut is turned into a stop in place (G11)
+  CKPT_MUTATION(forget_finished);          // a finished rank does not refuse
+  CKPT_MUTATION(keep_withdrawn_deadline);  // a withdrawn notice's deadline goes on counting
+  CKPT_MUTATION(late_is_not_said);         // nobody hears that a boundary will come too late
+  CKPT_MUTATION(forget_loss);              // a gang ends and nobody books what it lost
+  CKPT_MUTATION(kill_waits);               // a kill waits like any other command
 };
 #undef CKPT_MUTATION
 

@@ -8,28 +8,6 @@
 namespace ckpt::gang {
 namespace {
 
-// Of two requests the one that takes more away.
-Request Stronger(Request a, Request b) {
-  const auto weight = [](Request request) {
-    switch (request) {
-      case Request::kNone:
-        return 0;
-      case Request::kSave:
-        return 1;
-      case Request::kPark:
-        return 2;
-      case Request::kSuspend:
-        return 3;
-      case Request::kMigrate:
-        return 4;
-      case Request::kKill:
-        return 5;
-    }
-    return 0;
-  };
-  return weight(a) >= weight(b) ? a : b;
-}
-
 void Merge(const NoticeRequest& notice, Effective* out) {
   out->request = Stronger(out->request, notice.request);
   out->ids.push_back(notice.id);
@@ -50,6 +28,27 @@ std::vector<uint32_t> UnionOfRanks(const std::map<uint64_t, NoticeRequest>& noti
 }
 
 }  // namespace
+
+Request Stronger(Request a, Request b) {
+  const auto weight = [](Request request) {
+    switch (request) {
+      case Request::kNone:
+        return 0;
+      case Request::kSave:
+        return 1;
+      case Request::kPark:
+        return 2;
+      case Request::kSuspend:
+        return 3;
+      case Request::kMigrate:
+        return 4;
+      case Request::kKill:
+        return 5;
+    }
+    return 0;
+  };
+  return weight(a) >= weight(b) ? a : b;
+}
 
 Status NoticeBook::Add(const NoticeRequest& notice) {
   if (notice.id == 0) return InvalidArgument("a notice needs an id other than 0");

@@ -33,6 +33,7 @@ struct PhaseHint {
   uint32_t rank = 0;
   std::string kind;  // set-up, compile, evaluation
   int64_t until_ns = 0;
+  bool unknown = false;  // it did not say until when: `until_ns` is when it was heard of
 };
 
 struct NoticeTimes {
@@ -54,6 +55,9 @@ struct Effective {
   int64_t eta_ns = 0;  // predicted arrival at a boundary (absolute)
   std::string why;     // kDefer, kFallback: for people
 };
+
+// Of two requests the one that takes more away.
+Request Stronger(Request a, Request b);
 
 class NoticeBook {
  public:

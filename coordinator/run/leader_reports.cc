@@ -68,6 +68,8 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
       break;
     case OpPhase::kNotified:
     case OpPhase::kReleasing:
+    case OpPhase::kAgain:
+    case OpPhase::kTooLate:
       break;
   }
   SayPhase(report);

@@ -246,7 +246,7 @@ TEST(Gang, ATryThatFailsBeforeAHardDeadlineIsNotTheEndOfTheOperation) {
                                 ResourceExhausted("no pinned memory")});
   table.DeliverAll();
   EXPECT_EQ(table.LastReport(OpPhase::kRolledBack), nullptr);
-  EXPECT_EQ(table.reports.back().phase, OpPhase::kQueued);
+  EXPECT_EQ(table.reports.back().phase, OpPhase::kAgain);
   EXPECT_EQ(table.reports.back().status.code(), Code::kResourceExhausted);
 }
 
