@@ -14,6 +14,7 @@ void Put(const RamCopy& copy, v1::RamGeneration* out) {
   out->set_gang_complete(copy.gang_complete);
   out->set_full(copy.full);
   out->set_durable(copy.durable);
+  out->set_world(copy.world);
   for (const uint32_t rank : copy.ranks) out->add_ranks(rank);
 }
 
@@ -23,6 +24,7 @@ RamCopy Get(const v1::RamGeneration& in) {
   copy.gang_complete = in.gang_complete();
   copy.full = in.full();
   copy.durable = in.durable();
+  copy.world = std::min(in.world(), kRanksMax);
   copy.ranks.assign(in.ranks().begin(), in.ranks().end());
   return copy;
 }
@@ -39,6 +41,7 @@ struct Encoder {
     join->set_nnodes(m.node_count);
     join->set_rank_count(m.rank_count);
     join->set_epoch(m.epoch);
+    join->set_drain(m.drain);
     for (const RamCopy& copy : m.ram) Put(copy, join->add_ram());
   }
   void operator()(const WelcomeMsg& m) const {
@@ -107,6 +110,16 @@ struct Encoder {
     out->mutable_outcome()->set_exit_code(m.exit_code);
     out->mutable_outcome()->set_message(m.message);
   }
+  void operator()(const DrainMsg& m) const {
+    Put(RamCopy{.id = m.id, .ranks = m.ranks}, out->mutable_drain()->mutable_copy());
+  }
+  void operator()(const DrainedMsg& m) const {
+    v1::GangDrained* drained = out->mutable_drained();
+    drained->set_code(m.code);
+    drained->set_message(m.message);
+    drained->set_payload(m.payload);
+    for (const std::string& layout : m.layouts) drained->add_layouts(layout);
+  }
 };
 
 Result<GangBody> DecodeJoin(const v1::GangJoin& in) {
@@ -122,7 +135,9 @@ Result<GangBody> DecodeJoin(const v1::GangJoin& in) {
                .node_rank = in.node_rank(),
                .node_count = in.nnodes(),
                .rank_count = in.rank_count(),
-               .epoch = in.epoch()};
+               .epoch = in.epoch(),
+               .ram = {},
+               .drain = in.drain()};
   for (const v1::RamGeneration& copy : in.ram()) join.ram.push_back(Get(copy));
   return GangBody(std::move(join));
 }
@@ -181,6 +196,13 @@ Result<GangBody> DecodeBody(const v1::GangMsg& in) {
                                   in.restored().message()});
     case v1::GangMsg::kOutcome:
       return GangBody(OutcomeMsg{in.outcome().exit_code(), in.outcome().message()});
+    case v1::GangMsg::kDrain:
+      return GangBody(DrainMsg{Get(in.drain().copy()).id, Get(in.drain().copy()).ranks});
+    case v1::GangMsg::kDrained:
+      return GangBody(DrainedMsg{in.drained().code(),
+                                 in.drained().message(),
+                                 in.drained().payload(),
+                                 {in.drained().layouts().begin(), in.drained().layouts().end()}});
     case v1::GangMsg::KIND_NOT_SET:
       break;
   }

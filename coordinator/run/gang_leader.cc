@@ -105,18 +105,7 @@ void GangLeader::OnClosed(Peer peer) {
 }
 
 Status GangLeader::CheckJoin(Peer peer, const JoinMsg& join) const {
-  const Options& options = services_->options;
-  if (join.token != options.gang_token) {
-    return PermissionDenied("the gang's token (CKPT_GANG_TOKEN) is another");
-  }
-  if (join.job != options.job) {
-    return FailedPrecondition("this gang runs job '" + options.job + "', not '" + join.job + "'");
-  }
-  if (join.node_count != options.node_count || join.node_rank >= options.node_count) {
-    return InvalidArgument("this gang has --nnodes " + std::to_string(options.node_count) +
-                           "; node " + std::to_string(join.node_rank) + " said " +
-                           std::to_string(join.node_count));
-  }
+  CKPT_RETURN_IF_ERROR(CheckJoinOptions(services_->options, join));
   const auto it = nodes_.find(join.node_rank);
   if (it != nodes_.end() && it->second.connected && it->second.peer != peer) {
     return AlreadyExists("node " + std::to_string(join.node_rank) +

@@ -18,15 +18,13 @@
 #include "coordinator/run/gang_link.h"
 #include "coordinator/run/leader_launch.h"
 #include "coordinator/run/resume.h"
+#include "coordinator/run/roles.h"
 #include "coordinator/run/services.h"
 
 namespace ckpt::run {
 
-class GangLeader {
+class GangLeader : public LeaderPart {
  public:
-  using Peer = uint64_t;  // a stream of the gang's server; kSelf: this process's own node
-  static constexpr Peer kSelf = 0;
-
   struct Host {
     std::function<void(Peer, const GangMessage&)> send;
     std::function<void(Peer)> close;
@@ -35,11 +33,10 @@ class GangLeader {
   };
 
   GangLeader(Services* services, Host host);
-  ~GangLeader();
-  void Start();  // from here on nodes are waited for
-
-  void OnMessage(Peer peer, const GangMessage& message);
-  void OnClosed(Peer peer);
+  ~GangLeader() override;
+  void Start() override;
+  void OnMessage(Peer peer, const GangMessage& message) override;
+  void OnClosed(Peer peer) override;
 
   const LeaderLaunch* current() const {
     return launches_.empty() ? nullptr : launches_.rbegin()->second.get();

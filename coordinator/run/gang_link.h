@@ -26,6 +26,7 @@ struct RamCopy {
   bool gang_complete = false;
   bool full = false;  // a suspend's: the node's whole local state
   bool durable = false;
+  uint32_t world = 0;  // ranks of the gang that staged it
   std::vector<uint32_t> ranks;
   bool operator==(const RamCopy&) const = default;
 };
@@ -35,6 +36,7 @@ struct JoinMsg {
   uint32_t node_rank = 0, node_count = 0, rank_count = 0;
   uint64_t epoch = 0;  // granted by a coordinator, or joined before; 0 unknown
   std::vector<RamCopy> ram;
+  bool drain = false;  // starts no rank
 };
 struct WelcomeMsg {
   uint64_t epoch = 0;
@@ -96,9 +98,19 @@ struct OutcomeMsg {  // leader: how the launch ended; members leave with this
   uint32_t exit_code = 0;
   std::string message;
 };
-using GangBody =
-    std::variant<JoinMsg, WelcomeMsg, StartMsg, LayoutsMsg, PlanMsg, MachineMsg, KvSetMsg,
-                 KvWaitMsg, KvValueMsg, PrepareMsg, ReadyMsg, NoticeMsg, RestoredMsg, OutcomeMsg>;
+struct DrainMsg {  // leader of a drain: write the shards of these ranks of this copy
+  AttemptId id;
+  std::vector<uint32_t> ranks;
+};
+struct DrainedMsg {  // member: they are written, or why not
+  uint32_t code = 0;
+  std::string message;
+  std::string payload;               // EncodeShardReports(), as many as layouts
+  std::vector<std::string> layouts;  // RankLayout::Encode()
+};
+using GangBody = std::variant<JoinMsg, WelcomeMsg, StartMsg, LayoutsMsg, PlanMsg, MachineMsg,
+                              KvSetMsg, KvWaitMsg, KvValueMsg, PrepareMsg, ReadyMsg, NoticeMsg,
+                              RestoredMsg, OutcomeMsg, DrainMsg, DrainedMsg>;
 
 // `launch` counts what these ckpt-runs carry out together, from 1: restarts, a second try after a
 // damaged checkpoint. What an older launch still says is told apart by it.

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "coordinator/run/node_launch.h"
+#include "coordinator/run/roles.h"
 
 namespace ckpt::run {
 
-class NodeHost {
+class NodeHost : public NodePart {
  public:
   struct Host {
     std::function<void(const GangMessage&)> to_leader;
@@ -28,24 +29,21 @@ class NodeHost {
   };
 
   NodeHost(Services* services, Host host);
-  ~NodeHost();
+  ~NodeHost() override;
 
-  // Copies that others handed over, before Join.
-  void Adopt(std::vector<SlotPtr> slots) { held_ = std::move(slots); }
-  void Join();
-  void OnLeader(const GangMessage& message);
-  // The stream to the leader broke, or is there again.
-  void LeaderLost();
-  void Notice(const NoticeMsg& notice);
-  // The gang's leader refused or cannot be reached: nothing runs on here.
-  void KillHere(const std::string& why);
-  void Abandon(int exit_code, const std::string& why);
+  void Adopt(std::vector<SlotPtr> slots) override { held_ = std::move(slots); }
+  void Join() override;
+  void OnLeader(const GangMessage& message) override;
+  void LeaderLost() override;
+  void Notice(const NoticeMsg& notice) override;
+  void KillHere(const std::string& why) override;
+  void Abandon(int exit_code, const std::string& why) override;
 
   const NodeLaunch* current() const {
     return launches_.empty() ? nullptr : launches_.rbegin()->second.get();
   }
   std::vector<RamCopy> copies() const;
-  bool joined() const { return welcome_.has_value(); }
+  bool joined() const override { return welcome_.has_value(); }
   // Between two launches: what is over is not the end.
   bool preparing() const { return preparing_; }
   const std::optional<WelcomeMsg>& welcome() const { return welcome_; }

@@ -39,6 +39,8 @@ void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
   app->add_option("--save-every", o->save_every,
                   "Boundaries between periodic saves (0: the program decides)");
   app->add_option("--restarts", o->restarts_max, "Restarts after a crash, without an agent");
+  app->add_flag("--drain", o->drain,
+                "Start no rank: write the newest complete copy that the agents hold (CKPT_AGENT)");
   app->add_option("--log-dir", o->log_dir, "Write rank output to DIR/e<epoch>/rank<r>.log");
 }
 
@@ -55,10 +57,8 @@ void AddGangFlags(CLI::App* app, Options* o, Raw* raw) {
       ->excludes(rendezvous);
   app->add_option("--staging-budget", raw->staging_budget,
                   "RAM for staged copies, as 8GiB (else half of what is available)");
-  app->add_option("--grace", raw->grace_seconds, "Seconds from a notice to the kill")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--join-timeout", raw->join_seconds, "Seconds to wait for the other nodes")
-      ->check(CLI::PositiveNumber);
+  app->add_option("--grace", raw->grace_seconds, "Seconds from a notice to the kill");
+  app->add_option("--join-timeout", raw->join_seconds, "Seconds to wait for the other nodes");
 }
 
 std::string BaseName(const std::string& path) {
@@ -114,12 +114,29 @@ Status CheckNumbers(const Options& o) {
   return OkStatus();
 }
 
+// Not "nan", not "inf", not what a clock cannot hold.
+Result<Nanos> FromSeconds(const char* flag, double seconds) {
+  constexpr double kSecondsMax = 1e8;  // three years
+  if (seconds > 0 && seconds <= kSecondsMax) return Nanos(static_cast<int64_t>(seconds * 1e9));
+  std::ostringstream text;
+  text << flag << " " << seconds << ": write seconds, more than 0 and at most " << kSecondsMax;
+  return InvalidArgument(text.str());
+}
+
 Status Finish(const Raw& raw, const Environment& env, Options* o) {
-  if (o->command.empty()) {
+  if (o->command.empty() && !o->drain) {
     return InvalidArgument("no command: put it after --, as in ckpt-run --ranks 2 -- ./train");
   }
   ApplyEnvironment(o, env);
+  if (o->drain && o->job.empty()) {
+    return InvalidArgument("--drain needs the job's name: --job, CKPT_JOB or its command after --");
+  }
   CKPT_RETURN_IF_ERROR(CheckName("job", o->job));
+  if (o->drain && o->agent_socket.empty()) {
+    return InvalidArgument(
+        "--drain writes copies that an agent holds, and CKPT_AGENT names none; without an agent a "
+        "copy in RAM goes with its ckpt-run");
+  }
   if (!raw.job_id.empty()) {
     CKPT_ASSIGN_OR_RETURN(o->job_id, JobId::Parse(raw.job_id));
   }
@@ -128,8 +145,8 @@ Status Finish(const Raw& raw, const Environment& env, Options* o) {
     if (!bytes.ok()) return std::move(bytes).status().Annotate("--staging-budget");
     o->staging_budget_bytes = *bytes;
   }
-  o->grace = Nanos(static_cast<int64_t>(raw.grace_seconds * 1e9));
-  o->join_timeout = Nanos(static_cast<int64_t>(raw.join_seconds * 1e9));
+  CKPT_ASSIGN_OR_RETURN(o->grace, FromSeconds("--grace", raw.grace_seconds));
+  CKPT_ASSIGN_OR_RETURN(o->join_timeout, FromSeconds("--join-timeout", raw.join_seconds));
   o->first_rank = raw.first_rank.value_or(o->node_rank * o->rank_count);
   CKPT_RETURN_IF_ERROR(CheckNumbers(*o));
   return CheckAddresses(*o);

@@ -40,6 +40,8 @@ struct Options {
 
   std::vector<std::string> command;  // after "--"
 
+  bool drain = false;  // --drain: starts no rank, makes what is in RAM durable
+
   bool leads() const { return node_rank == 0; }
 };
 

@@ -121,4 +121,38 @@ std::string MakeReport(const ReportInput& in) {
   return msg.SerializeAsString();
 }
 
+std::string MakeDrainReport(const Services& services, const DrainNode& node,
+                            const std::string& gang_address, const std::string& message) {
+  v1::AgentMsg msg;
+  v1::JobReport* out = msg.mutable_job();
+  const Options& options = services.options;
+  out->set_job(options.job);
+  out->set_epoch(options.epoch);
+  out->set_node_rank(options.node_rank);
+  out->set_op_id(options.operation);
+  out->set_state(v1::NODE_JOB_RELEASED);
+  out->set_gang_address(gang_address);
+  out->set_message(message);
+  if (!node.job_id().IsZero()) {
+    out->set_job_id(node.job_id().bytes.data(), node.job_id().bytes.size());
+  }
+  const std::vector<RamCopy> copies = node.copies();
+  size_t count = 0;
+  for (auto it = copies.rbegin(); it != copies.rend() && count < kCopiesMax; ++it, ++count) {
+    v1::CopyState* copy = out->add_copies();
+    copy->set_epoch(it->id.epoch.value());
+    copy->set_attempt(it->id.attempt.value());
+    copy->set_step(it->id.step.value());
+    copy->set_staged_gang(it->gang_complete);
+    copy->set_durable(it->durable);
+    uint64_t bytes = 0;
+    for (const SlotPtr& slot : node.slots()) {
+      if (slot->region().info().id == it->id) bytes += slot->staged_bytes();
+    }
+    copy->set_bytes(bytes);
+    copy->set_bytes_durable(it->durable ? bytes : node.progress(it->id.attempt.value()).bytes_done);
+  }
+  return msg.SerializeAsString();
+}
+
 }  // namespace ckpt::run

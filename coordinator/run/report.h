@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "coordinator/run/drain_node.h"
 #include "coordinator/run/gang_leader.h"
 #include "coordinator/run/node_host.h"
 #include "coordinator/run/services.h"
@@ -22,5 +23,9 @@ struct ReportInput {
 
 // ckpt.v1.AgentMsg with `job`, serialized.
 std::string MakeReport(const ReportInput& input);
+// The same of a ckpt-run that only drains: released, and how far its copies are. `message` is why
+// it ended.
+std::string MakeDrainReport(const Services& services, const DrainNode& node,
+                            const std::string& gang_address, const std::string& message);
 
 }  // namespace ckpt::run

@@ -69,8 +69,10 @@ Status Runner::Prepare() {
   CKPT_ASSIGN_OR_RETURN(loop_, os::EventLoop::Create());
   services_.loop = loop_.get();
   CKPT_RETURN_IF_ERROR(HandleSignals());
-  CKPT_ASSIGN_OR_RETURN(services_.command_path,
-                        FindCommand(options.command[0], ProcessEnvironment()));
+  if (!options.drain) {
+    CKPT_ASSIGN_OR_RETURN(services_.command_path,
+                          FindCommand(options.command[0], ProcessEnvironment()));
+  }
   CKPT_RETURN_IF_ERROR(PrepareStore());
   if (options.staging_budget_bytes == 0) {
     CKPT_ASSIGN_OR_RETURN(const uint64_t available, os::AvailableMemoryBytes());
@@ -119,9 +121,8 @@ Status Runner::HandleSignals() {
   return OkStatus();
 }
 
-Status Runner::StartGang() {
-  const Options& options = services_.options;
-  node_ = std::make_unique<NodeHost>(
+void Runner::MakeRunParts() {
+  auto node = std::make_unique<NodeHost>(
       &services_,
       NodeHost::Host{
           .to_leader = [this](const GangMessage& m) { ToLeader(m); },
@@ -133,17 +134,52 @@ Status Runner::StartGang() {
                 if (agent_) agent_->AddSlots(slots);
               },
       });
-  if (options.leads()) {
-    leader_ = std::make_unique<GangLeader>(
-        &services_, GangLeader::Host{
-                        .send = [this](uint64_t peer, const GangMessage& m) { ToPeer(peer, m); },
-                        .close =
-                            [this](uint64_t peer) {
-                              if (server_) server_->Close(peer);
-                            },
-                        .changed = [this] { ReportSoon(); },
-                        .outcome = [](int, const std::string&) {},  // comes to the node as well
-                    });
+  ranks_ = node.get();
+  node_ = std::move(node);
+  if (!services_.options.leads()) return;
+  auto leader = std::make_unique<GangLeader>(
+      &services_, GangLeader::Host{
+                      .send = [this](uint64_t peer, const GangMessage& m) { ToPeer(peer, m); },
+                      .close =
+                          [this](uint64_t peer) {
+                            if (server_) server_->Close(peer);
+                          },
+                      .changed = [this] { ReportSoon(); },
+                      .outcome = [](int, const std::string&) {},  // comes to the node as well
+                  });
+  gang_ = leader.get();
+  leader_ = std::move(leader);
+}
+
+void Runner::MakeDrainParts() {
+  auto node = std::make_unique<DrainNode>(
+      &services_,
+      DrainNode::Host{
+          .to_leader = [this](const GangMessage& m) { ToLeader(m); },
+          .changed = [this] { ReportSoon(); },
+          .leave = [this](int code, const std::string& message) { Leave(code, message); },
+      });
+  drain_ = node.get();
+  node_ = std::move(node);
+  if (!services_.options.leads()) return;
+  leader_ = std::make_unique<DrainLeader>(
+      &services_, DrainLeader::Host{
+                      .send = [this](uint64_t peer, const GangMessage& m) { ToPeer(peer, m); },
+                      .close =
+                          [this](uint64_t peer) {
+                            if (server_) server_->Close(peer);
+                          },
+                  });
+}
+
+Status Runner::StartGang() {
+  const Options& options = services_.options;
+  if (options.drain) {
+    MakeDrainParts();
+  } else {
+    MakeRunParts();
+  }
+  if (leader_) {
     CKPT_RETURN_IF_ERROR(Serve());
     leader_->Start();
   }
@@ -223,12 +259,12 @@ void Runner::OnLeaderClosed(const Status& why) {
 void Runner::ToLeader(const GangMessage& message) {
   if (client_) return client_->Send(message);
   loop_->Post([this, alive = alive_, message] {
-    if (*alive && leader_) leader_->OnMessage(GangLeader::kSelf, message);
+    if (*alive && leader_) leader_->OnMessage(LeaderPart::kSelf, message);
   });
 }
 
 void Runner::ToPeer(uint64_t peer, const GangMessage& message) {
-  if (peer != GangLeader::kSelf) {
+  if (peer != LeaderPart::kSelf) {
     if (server_) server_->Send(peer, message);
     return;
   }
@@ -248,11 +284,11 @@ void Runner::OnSignal(const os::SignalInfo& info) {
 }
 
 std::string Runner::OnAgentStop(const AgentStop& stop) {
-  const NodeLaunch* launch = node_->current();
+  const NodeLaunch* launch = ranks_ != nullptr ? ranks_->current() : nullptr;
   if (stop.epoch != 0 && services_.options.epoch != 0 && stop.epoch != services_.options.epoch) {
     return "this ckpt-run runs epoch " + std::to_string(services_.options.epoch);
   }
-  if (!stop.kill && launch != nullptr && launch->released()) {
+  if (!stop.kill && (drain_ != nullptr || (launch != nullptr && launch->released()))) {
     return "no process of the job is left here";
   }
   gang::Request request = stop.save ? gang::Request::kSave : gang::Request::kSuspend;
@@ -300,10 +336,14 @@ void Runner::ReportSoon() {
 }
 
 void Runner::Report() {
+  if (drain_ != nullptr) {
+    return agent_->SetReport(
+        MakeDrainReport(services_, *drain_, server_ ? server_->address() : "", exit_message_));
+  }
   MeasureMemcpy();
   agent_->SetReport(MakeReport({.services = &services_,
-                                .node = node_.get(),
-                                .leader = leader_.get(),
+                                .node = ranks_,
+                                .leader = gang_,
                                 .gang_address = server_ ? server_->address() : "",
                                 .memcpy_ratio = memcpy_ratio_,
                                 .exit_code = exit_code_,
@@ -312,7 +352,7 @@ void Runner::Report() {
 
 // What a plain copy of the same bytes takes on this machine right now: once, after the release.
 void Runner::MeasureMemcpy() {
-  const NodeLaunch* launch = node_->current();
+  const NodeLaunch* launch = ranks_->current();
   if (measuring_ || launch == nullptr || !launch->released()) return;
   const NodeStatus status = launch->status();
   if (status.stall_ns == 0 || status.stage_bytes == 0) return;

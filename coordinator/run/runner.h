@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "coordinator/run/agent_link.h"
+#include "coordinator/run/drain_leader.h"
+#include "coordinator/run/drain_node.h"
 #include "coordinator/run/gang_leader.h"
 #include "coordinator/run/gang_link.h"
 #include "coordinator/run/node_host.h"
@@ -29,6 +31,8 @@ class Runner {
   Status PrepareStore();
   Status HandleSignals();
   Status StartGang();
+  void MakeRunParts();
+  void MakeDrainParts();
   Status Serve();
   void BeginJoin(std::vector<SlotPtr> adopted);
   void ConnectToLeader();
@@ -46,8 +50,12 @@ class Runner {
   Services services_;
   std::unique_ptr<os::EventLoop> loop_;
   std::unique_ptr<os::WorkerPool> prep_, write_, store_calls_;
-  std::unique_ptr<NodeHost> node_;
-  std::unique_ptr<GangLeader> leader_;
+  std::unique_ptr<NodePart> node_;
+  std::unique_ptr<LeaderPart> leader_;  // null: another node leads
+  // The same, by what they are.
+  NodeHost* ranks_ = nullptr;
+  GangLeader* gang_ = nullptr;
+  DrainNode* drain_ = nullptr;
   std::unique_ptr<GangServer> server_;
   std::unique_ptr<GangClient> client_;
   std::unique_ptr<AgentLink> agent_;

@@ -29,9 +29,10 @@ bool MayPass(const Status& status) {
 
 // Files of an attempt are created once: what a failed try left is in the way of the next. Nobody
 // was told of them, so nobody reads them.
-void RemoveRemains(const std::string& directory, Rank rank) {
+void RemoveRemains(const std::string& directory, Rank rank, const std::string& tag) {
   os::FileSystem& fs = os::PosixFileSystem();
-  for (const std::string& name : {format::ShardFileName(rank), format::IndexFileName(rank)}) {
+  for (const std::string& name :
+       {format::ShardFileName(rank, tag), format::IndexFileName(rank, tag)}) {
     fs.Unlink(os::JoinPath(directory, name)).IgnoreError();  // most often it is not there
   }
 }
@@ -60,6 +61,7 @@ Result<std::vector<engine::ShardReport>> DecodeShardReports(std::string_view byt
 struct ShardWriters::Job {
   AttemptId id;
   SlotSet slots;
+  std::string tag;
   std::atomic<bool> cancelled{false};
   std::atomic<size_t> left{0};
   // One element for each slot, touched by one thread each.
@@ -86,10 +88,11 @@ ShardWriters::~ShardWriters() {
   // The threads hold the job and the store, not this object: nothing to wait for.
 }
 
-void ShardWriters::Start(const AttemptId& id, const SlotSet& slots) {
+void ShardWriters::Start(const AttemptId& id, const SlotSet& slots, const std::string& tag) {
   auto job = std::make_shared<Job>();
   job->id = id;
   job->slots = slots;
+  job->tag = tag;
   job->statuses.resize(slots.size());
   job->reports.resize(slots.size());
   job->bytes_done = std::make_unique<std::atomic<uint64_t>[]>(slots.size());
@@ -134,10 +137,11 @@ void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
     engine::WriteOptions options;
     options.progress = [&job, index](uint64_t done, uint64_t) { job->bytes_done[index] = done; };
     options.cancelled = [&job] { return job->cancelled.load(); };
+    options.tag = job->tag;
     // The leader gives each attempt number once: a directory that is there was made for this one.
     Status begun = store->BeginAttempt(job->id);
     if (begun.ok() || begun.code() == Code::kAlreadyExists) {
-      if (again) RemoveRemains(directory, job->slots[index]->region().identity().rank);
+      if (again) RemoveRemains(directory, job->slots[index]->region().identity().rank, job->tag);
       Result<engine::ShardReport> report =
           engine::WriteShard(&job->slots[index]->region(), store.get(), options);
       job->statuses[index] = report.ok() ? OkStatus() : report.status();

@@ -44,8 +44,8 @@ class ShardWriters {
   // Cancels; nothing is said after it. The threads hold memory and store until they are through.
   ~ShardWriters();
 
-  // Pre: every slot holds the sealed generation of `id`.
-  void Start(const AttemptId& id, const SlotSet& slots);
+  // Pre: every slot holds the sealed generation of `id`. `tag`: engine::WriteOptions::tag.
+  void Start(const AttemptId& id, const SlotSet& slots, const std::string& tag = "");
   // Cancelled between chunks. No effect if that attempt is not being written.
   void Stop(uint32_t attempt);
   bool writing(uint32_t attempt) const { return jobs_.contains(attempt); }

@@ -83,7 +83,7 @@ std::vector<RamCopy> Inventory(const std::vector<SlotPtr>& slots) {
   for (const SlotPtr& slot : slots) {
     if (!HoldsGeneration(slot->region())) continue;
     const engine::GenerationInfo info = slot->region().info();
-    RamCopy fresh{.id = info.id, .full = true};
+    RamCopy fresh{.id = info.id, .full = true, .world = slot->region().identity().world};
     RamCopy& copy = copies.try_emplace(info.id, fresh).first->second;
     const engine::GenerationState state = slot->region().state();
     copy.durable = copy.durable || state == engine::GenerationState::kDurable;

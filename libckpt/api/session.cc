@@ -107,7 +107,7 @@ ckpt_error_t* ckpt_session_phase(ckpt_session_t* session, ckpt_phase_t phase, in
     if (session == nullptr) return NullArgument("ckpt_session_phase", "session");
     if (expected_ns < 0) return InvalidArgument("ckpt_session_phase: expected_ns is negative");
     CKPT_ASSIGN_OR_RETURN(const wire::RankPhase known, ToPhase(phase));
-    return session->session->SetPhase(known);
+    return session->session->SetPhase(known, Nanos(expected_ns));
   });
 }
 

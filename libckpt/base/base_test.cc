@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
 
 #include <cerrno>
 
@@ -109,6 +111,19 @@ TEST(Digest, StreamEqualsOneShotAndSeedMatters) {
   EXPECT_NE(DigestOf(AsBytes(data), 9), DigestOf(AsBytes(data), 10));
   // The published test vector of XXH3-128 over no bytes, seed 0.
   EXPECT_EQ(DigestOf({}).ToString(), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(FaultDeathTest, TheEnvironmentArmsPointsOfAnotherProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("RANK", "1", 1);
+  setenv("CKPT_FAULT_AT", "a@0=kill,b:2@1=kill,c=fail", 1);
+  EXPECT_EXIT(
+      {
+        const bool others = PassFaultPoint("a").ok() && PassFaultPoint("b").ok() &&
+                            !PassFaultPoint("c").ok() && PassFaultPoint("c").ok();
+        if (others) PassFaultPoint("b").IgnoreError();
+      },
+      testing::KilledBySignal(SIGKILL), "fault point b: kill");
 }
 
 TEST(Fault, FiresAtTheNthPassage) {

@@ -1,8 +1,13 @@
 #include "libckpt/base/fault.h"
 
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,6 +52,64 @@ std::vector<std::function<void()>> TakeHooks(std::string_view point) CKPT_REQUIR
   return due;
 }
 
+// One entry of CKPT_FAULT_AT, for this process.
+struct Outside {
+  std::string point, action;
+  uint64_t passages_left = 1;
+};
+
+std::optional<Outside> ParseOutside(std::string_view entry) {
+  const size_t equals = entry.find('=');
+  if (equals == std::string_view::npos) abort();  // a test that arms nothing
+  Outside outside{std::string(entry.substr(0, equals)), std::string(entry.substr(equals + 1))};
+  if (const size_t at = outside.point.find('@'); at != std::string::npos) {
+    const char* rank = std::getenv("RANK");
+    if (rank == nullptr || outside.point.substr(at + 1) != rank) return std::nullopt;
+    outside.point.resize(at);
+  }
+  if (const size_t colon = outside.point.find(':'); colon != std::string::npos) {
+    outside.passages_left = std::strtoull(outside.point.c_str() + colon + 1, nullptr, 10);
+    outside.point.resize(colon);
+  }
+  return outside;
+}
+
+std::vector<Outside> ReadOutside() {
+  std::vector<Outside> all;
+  const char* text = std::getenv("CKPT_FAULT_AT");
+  std::string_view left = text == nullptr ? "" : text;
+  while (!left.empty()) {
+    const size_t end = std::min(left.find(','), left.size());
+    if (auto outside = ParseOutside(left.substr(0, end))) all.push_back(std::move(*outside));
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return all;
+}
+
+// What the environment wants to happen at this passage; empty: nothing.
+std::string TakeOutside(std::string_view point) CKPT_REQUIRES(g_mutex) {
+  static std::vector<Outside> all = ReadOutside();
+  for (Outside& outside : all) {
+    if (outside.point != point || outside.passages_left == 0 || --outside.passages_left > 0)
+      continue;
+    return outside.action;
+  }
+  return "";
+}
+
+Status ActOutside(std::string_view point, const std::string& action) {
+  const std::string said = "fault point " + std::string(point) + ": " + action + "\n";
+  fputs(said.c_str(), stderr);
+  fflush(stderr);
+  if (action == "kill") std::raise(SIGKILL);
+  if (action == "stop") std::raise(SIGSTOP);
+  if (action.starts_with("sleep")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atol(action.c_str() + 5)));
+  }
+  if (action != "fail") return OkStatus();
+  return Unavailable("a test made this fail").Annotate(point);
+}
+
 }  // namespace
 
 ArmedFault::ArmedFault(std::string_view point, Status status, uint64_t nth, bool sticky) {
@@ -83,11 +146,14 @@ bool FaultHook::fired() const {
 
 Status PassFaultPoint(std::string_view point) {
   std::vector<std::function<void()>> due;
+  std::string action;
   {
     MutexLock lock(g_mutex);
     due = TakeHooks(point);
+    action = TakeOutside(point);
   }
   for (const auto& call : due) call();
+  if (!action.empty()) CKPT_RETURN_IF_ERROR(ActOutside(point, action));
   MutexLock lock(g_mutex);
   if (!g_armed || (g_armed->point != point && g_armed->point != "*")) return OkStatus();
   ++g_armed->passed;

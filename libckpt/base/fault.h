@@ -5,7 +5,14 @@
 //   function
 //
 // A test arms a point and must check fired() before it ends: a fault that was never reached proves
-// nothing.
+// nothing. Points of another process are armed by its environment, and say on its stderr that they
+// fired:
+//
+//   CKPT_FAULT_AT=POINT[:NTH][@RANK]=kill|stop|fail|sleep<MS>,...
+//
+// NTH: that passage of it (1); @RANK: only where RANK says so. kill and stop are SIGKILL and
+// SIGSTOP at this process, fail is UNAVAILABLE from the enclosing function (nothing where that has
+// no status).
 #pragma once
 
 #include <cstdint>
@@ -46,11 +53,16 @@ class FaultHook {
 // What the macro calls.
 Status PassFaultPoint(std::string_view point);
 
+// CKPT_PASS: a point in a function that returns no status.
 #if defined(CKPT_FAULTS)
 #define CKPT_FAULT(point) CKPT_RETURN_IF_ERROR(::ckpt::PassFaultPoint(point))
+#define CKPT_PASS(point) ::ckpt::PassFaultPoint(point).IgnoreError()
 #else
 #define CKPT_FAULT(point) \
   do {                    \
+  } while (0)
+#define CKPT_PASS(point) \
+  do {                   \
   } while (0)
 #endif
 

@@ -53,6 +53,9 @@ struct WriteOptions {
   uint64_t chunk_bytes = kChunkBytesDefault;
   std::function<void(uint64_t done, uint64_t total)> progress;
   std::function<bool()> cancelled;  // polled between chunks
+  // Not empty: goes into the files' names, so that they lie beside what another process may have
+  // left half-written of the same attempt. MANIFEST names those that count.
+  std::string tag;
 };
 
 // Writes the shard of the rank whose region this is (SEALED or later) and its index, digests taken

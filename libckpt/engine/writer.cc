@@ -78,8 +78,8 @@ class ShardWriter {
     if (region_->plan().write_count == 0) return report;
     CKPT_ASSIGN_OR_RETURN(layout_,
                           ShardLayoutOf(region_->layout(), region_->plan(), options_.chunk_bytes));
-    report.file = format::ShardFileName(rank);
-    report.index_file = format::IndexFileName(rank);
+    report.file = format::ShardFileName(rank, options_.tag);
+    report.index_file = format::IndexFileName(rank, options_.tag);
     CKPT_RETURN_IF_ERROR(WriteStream(report.file));
     const format::ShardIndex index = format::MakeRawIndex(uid_, rank, layout_, digests_);
     const std::string encoded = index.Encode();

@@ -16,6 +16,10 @@ std::string PaddedShard(Rank writer) {
   return "shard-" + std::string(number.size() < 5 ? 5 - number.size() : 0, '0') + number;
 }
 
+std::string Tagged(Rank writer, std::string_view tag) {
+  return PaddedShard(writer) + (tag.empty() ? "" : "." + std::string(tag));
+}
+
 }  // namespace
 
 std::string EpochFileName(Epoch epoch) {
@@ -41,8 +45,12 @@ Result<Epoch> ParseClaimFileName(std::string_view name) {
   return InvalidArgument("'" + std::string(name) + "' is no claim's name (EPOCH.<n>.claim)");
 }
 
-std::string ShardFileName(Rank writer) { return PaddedShard(writer) + ".safetensors"; }
-std::string IndexFileName(Rank writer) { return PaddedShard(writer) + ".index"; }
+std::string ShardFileName(Rank writer, std::string_view tag) {
+  return Tagged(writer, tag) + ".safetensors";
+}
+std::string IndexFileName(Rank writer, std::string_view tag) {
+  return Tagged(writer, tag) + ".index";
+}
 
 Uid CheckpointUid(const JobId& job, const AttemptId& id) {
   ByteWriter writer;

@@ -27,8 +27,10 @@ Result<Epoch> ParseClaimFileName(std::string_view name);
 inline constexpr std::string_view kManifestFile = "MANIFEST";
 inline constexpr std::string_view kCommitFile = "COMMIT";
 inline constexpr std::string_view kDrainingFile = "DRAINING";
-std::string ShardFileName(Rank writer);  // "shard-00003.safetensors"
-std::string IndexFileName(Rank writer);  // "shard-00003.index"
+// "shard-00003.safetensors", "shard-00003.index"; with a tag "shard-00003.<tag>.safetensors":
+// written by another process than the attempt's own.
+std::string ShardFileName(Rank writer, std::string_view tag = "");
+std::string IndexFileName(Rank writer, std::string_view tag = "");
 
 // Identifies a checkpoint in chunk seeds and references: XXH3-128 over job id ‖ epoch u64 LE ‖
 // step i64 LE ‖ attempt u32 LE.

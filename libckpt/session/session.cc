@@ -143,8 +143,9 @@ Status Session::SlowStep(int64_t user_step, StepResult* out) {
   return status;
 }
 
-Status Session::SetPhase(wire::RankPhase phase) {
+Status Session::SetPhase(wire::RankPhase phase, Nanos expected) {
   CKPT_ENTER("phase");
+  page()->phase_until_boottime_ns.store(expected > Nanos(0) ? BoottimeNs() + expected.count() : 0);
   page()->phase.store(static_cast<uint32_t>(phase));
   return OkStatus();
 }

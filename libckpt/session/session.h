@@ -101,7 +101,8 @@ class Session : public std::enable_shared_from_this<Session> {
     return SlowStep(user_step, out);
   }
 
-  Status SetPhase(wire::RankPhase phase);
+  // `expected`: how long it will take, as far as the program knows; 0: it does not.
+  Status SetPhase(wire::RankPhase phase, Nanos expected);
   Status Finish();
   Result<std::string> Describe();
 

@@ -88,6 +88,9 @@ struct ControlPage {
   std::atomic<uint64_t> total_bytes;
   std::atomic<uint32_t> signal;  // last signal caught, 0 none
   std::atomic<uint32_t> signal_count;
+  // In a phase without boundaries (set-up, compile, evaluation): when the program expects its next
+  // boundary; 0 unknown.
+  std::atomic<int64_t> phase_until_boottime_ns;
   // 320: the rank's library thread, which samples the word
   alignas(64) std::atomic<int64_t> alive_boottime_ns;
   std::atomic<int64_t> progress_boottime_ns;

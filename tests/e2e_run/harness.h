@@ -45,6 +45,9 @@ class Job {
   RunProcess Start(std::vector<std::string> flags, std::vector<std::string> rank_args);
   RunProcess StartCommand(std::vector<std::string> flags, std::vector<std::string> command);
 
+  // For what is started from here on; an empty value takes it away.
+  void SetEnv(const std::string& name, const std::string& value) { env_[name] = value; }
+
   const std::string& dir() const { return dir_; }
   std::string store() const { return dir_ + "/store"; }
   // Steps of a rank with the digest of its state; a step that was computed twice must have come out
@@ -60,11 +63,15 @@ class Job {
  private:
   std::string dir_;
   int started_ = 0;
+  std::map<std::string, std::string> env_;
 };
 
 // The trajectories of an uninterrupted run.
 std::vector<std::map<long, std::string>> Reference(int ranks,
                                                    const std::vector<std::string>& rank_args);
+
+// A whole run of the ranks in `job` came out as an uninterrupted one.
+void ExpectSameTrajectory(const Job& job, int ranks, const std::vector<std::string>& rank_args);
 
 // Pids of living e2e_rank processes whose environment names this job directory.
 std::vector<pid_t> LivingRanks(const std::string& dir);

@@ -12,16 +12,6 @@ namespace {
 // 300 steps of at least 5 ms, 32 KiB of weights.
 const std::vector<std::string> kArgs = {"300", "5", "4096"};
 
-void ExpectSameTrajectory(const Job& job, int ranks, const std::vector<std::string>& args) {
-  const auto reference = Reference(ranks, args);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto steps = job.Trajectory(rank);
-    EXPECT_TRUE(steps == reference[static_cast<size_t>(rank)])
-        << "rank " << rank << ": " << steps.size() << " steps, the uninterrupted run has "
-        << reference[static_cast<size_t>(rank)].size();
-  }
-}
-
 long LastStep(const Job& job, int rank) { return job.Trajectory(rank).rbegin()->first; }
 
 TEST(Suspend, SigtermToCkptRunThenAgain) {
