@@ -14,10 +14,14 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -199,6 +203,14 @@ class Reader {
   void Load(State& state) {
     Check(WithoutGil([&] { return ckpt_reader_load(reader_, state.get()); }));
   }
+  void LoadPart(State& state) {
+    Check(WithoutGil([&] { return ckpt_reader_load_part(reader_, state.get()); }));
+  }
+  std::string Contents() {
+    const char* json = nullptr;
+    Check(WithoutGil([&] { return ckpt_reader_contents(reader_, &json); }));
+    return json;
+  }
   std::optional<std::string> Value(const std::string& name) {
     const char* json = nullptr;
     ckpt_error_t* error =
@@ -305,7 +317,7 @@ class Session {
  public:
   Session(const std::optional<std::string>& job, const std::optional<std::string>& store,
           const std::optional<uint32_t>& rank, uint32_t world_size, nb::object allgather,
-          uint64_t signals, uint64_t save_every, nb::object log)
+          uint64_t signals, uint64_t save_every, bool alone, nb::object log)
       : allgather_(std::move(allgather)), log_(std::move(log)), world_size_(world_size) {
     ckpt_collective_t collective{};
     collective.struct_size = sizeof collective;
@@ -320,6 +332,7 @@ class Session {
     options.collective = allgather_.is_none() ? nullptr : &collective;
     options.signals = signals;
     options.save_every = save_every;
+    options.alone = alone ? 1 : 0;
     options.log = log_.is_none() ? nullptr : &Session::Log;
     options.log_ctx = this;
     pending_.Raise(WithoutGil([&] { return ckpt_session_open(&options, &session_); }));
@@ -480,6 +493,56 @@ class Session {
   ckpt_session_t* session_ = nullptr;
 };
 
+// A reader without a session.
+std::unique_ptr<Reader> OpenPath(const std::string& path, const std::string& selector,
+                                 uint32_t rank) {
+  ckpt_reader_t* reader = nullptr;
+  Check(WithoutGil(
+      [&] { return ckpt_reader_open_path(path.c_str(), selector.c_str(), rank, &reader); }));
+  return std::make_unique<Reader>(reader, nb::none());
+}
+
+// ---- copies
+// --------------------------------------------------------------------------------------
+
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+  size_t size;
+};
+
+// Pieces are dealt out as threads become free, so that one large tensor is shared by all.
+void CopyAll(const std::vector<Copy>& pieces, unsigned threads) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++)
+      std::memcpy(pieces[i].to, pieces[i].from, pieces[i].size);
+  };
+  std::vector<std::jthread> others;
+  try {
+    while (others.size() + 1 < std::min<size_t>(threads, pieces.size())) others.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads to be had: the others do it
+  }
+  work();
+}
+
+// (to, from, bytes) of host memory, none overlapping. Threads of our own: those of torch collapse
+// beside others.
+void CopyMemory(const std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>& copies) {
+  constexpr size_t kPiece = size_t{4} << 20;
+  constexpr unsigned kThreadsMax = 8;
+  std::vector<Copy> pieces;
+  for (const auto& [to, from, size] : copies) {
+    for (size_t at = 0; at < size; at += kPiece) {
+      pieces.push_back({reinterpret_cast<std::byte*>(to) + at,          // NOLINT: addresses are
+                        reinterpret_cast<const std::byte*>(from) + at,  // NOLINT: what Python has
+                        std::min(kPiece, size - at)});
+    }
+  }
+  nb::gil_scoped_release release;
+  CopyAll(pieces, std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax));
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -506,9 +569,14 @@ NB_MODULE(_core, m) {
   nb::class_<Reader>(m, "Reader")
       .def("step", &Reader::Step)
       .def("load", &Reader::Load, nb::arg("state"))
+      .def("load_part", &Reader::LoadPart, nb::arg("state"))
+      .def("contents", &Reader::Contents)
       .def("value", &Reader::Value, nb::arg("name"))
       .def("blob", &Reader::Blob, nb::arg("name"))
       .def("close", &Reader::Close);
+
+  m.def("open_path", &OpenPath, nb::arg("path"), nb::arg("selector") = "", nb::arg("rank") = 0);
+  m.def("copy_memory", &CopyMemory, nb::arg("copies"));
 
   nb::class_<KeyValue>(m, "KeyValue")
       .def("set", &KeyValue::Set, nb::arg("key"), nb::arg("value"))
@@ -516,12 +584,12 @@ NB_MODULE(_core, m) {
 
   nb::class_<Session>(m, "Session")
       .def(nb::init<const std::optional<std::string>&, const std::optional<std::string>&,
-                    const std::optional<uint32_t>&, uint32_t, nb::object, uint64_t, uint64_t,
+                    const std::optional<uint32_t>&, uint32_t, nb::object, uint64_t, uint64_t, bool,
                     nb::object>(),
            nb::kw_only(), nb::arg("job").none() = nb::none(), nb::arg("store").none() = nb::none(),
            nb::arg("rank").none() = nb::none(), nb::arg("world_size") = 0,
            nb::arg("allgather").none() = nb::none(), nb::arg("signals") = 0,
-           nb::arg("save_every") = 0, nb::arg("log").none() = nb::none())
+           nb::arg("save_every") = 0, nb::arg("alone") = false, nb::arg("log").none() = nb::none())
       .def("track", &Session::Track, nb::arg("state"), nb::arg("before_stage").none() = nb::none())
       .def("step", &Session::Step, nb::arg("user_step"))
       .def("phase", &Session::Phase, nb::arg("phase"), nb::arg("expected_seconds") = 0.0)

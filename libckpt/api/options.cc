@@ -75,7 +75,7 @@ Result<session::Options> ResolveOptions(const ckpt_session_options_t& raw) {
   CKPT_ASSIGN_OR_RETURN(options.allgather, ReadCollective(raw.collective));
   options.signals = raw.signals;
   CKPT_ASSIGN_OR_RETURN(options.save_every, NumberFromEnv("CKPT_SAVE_EVERY", raw.save_every));
-  options.run_socket = FromEnv("CKPT_RUN");
+  if (raw.alone == 0) options.run_socket = FromEnv("CKPT_RUN");
   if (!options.run_socket.empty()) {
     CKPT_ASSIGN_OR_RETURN(options.token, ReadToken());
   }

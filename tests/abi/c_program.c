@@ -216,6 +216,10 @@ static void test_mistakes(void) {
   setenv("CKPT_RUN", "/nonexistent/run.sock", 1);
   options.job = "test";
   FAILS(14, ckpt_session_open(&options, &session)); /* UNAVAILABLE, never a quiet standalone run */
+  options.store = "/tmp/ckpt-abi-never-made";
+  options.alone = 1;
+  OK(ckpt_session_open(&options, &session)); /* not that of the gang */
+  OK(ckpt_session_close(session, 0));
   unsetenv("CKPT_RUN");
   EXPECT(ckpt_error_code(NULL) == 0 && ckpt_error_outcome(NULL) == 0);
   EXPECT(strcmp(ckpt_error_message(NULL), "") == 0);

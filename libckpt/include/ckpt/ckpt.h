@@ -145,6 +145,7 @@ typedef struct ckpt_session_options_t {
   uint32_t keep_copy_threads; /* threads for copying; 0 chooses */
   void (*log)(void* ctx, int32_t level, const char* message); /* 0 debug … 3 error; NULL: warnings to stderr */
   void* log_ctx;
+  uint32_t alone;        /* 1: straight to the store, also where CKPT_RUN is set: for checkpoints beside those of the gang */
 } ckpt_session_options_t;
 
 /* Opens the session of this rank. Under ckpt-run (CKPT_RUN in the environment) it connects there; else the library runs by

@@ -25,9 +25,11 @@ def rank_and_world() -> Tuple[int, int]:
 class Group:
     """All ranks. Its collectives run on the loop's thread, at the same points on every rank."""
 
-    def __init__(self) -> None:
-        self._group: Any = torch.distributed.new_group(backend="gloo", timeout=_TIMEOUT)
-        self.size = torch.distributed.get_world_size()
+    def __init__(self, group: Any = None) -> None:
+        """`group`: one that can gather host memory; None makes one of all ranks."""
+        self._group = torch.distributed.new_group(backend="gloo", timeout=_TIMEOUT) if group is None else group
+        self.size = torch.distributed.get_world_size(self._group)
+        self.rank = torch.distributed.get_rank(self._group)
 
     def allgather(self, data: bytes, deadline_ns: int = 0) -> bytes:
         if not data:
@@ -36,7 +38,7 @@ class Group:
         everyone = torch.empty(self.size * len(data), dtype=torch.uint8)
         parts: List[torch.Tensor] = list(everyone.chunk(self.size))
         torch.distributed.all_gather(parts, mine, group=self._group)
-        return _bytes(everyone)
+        return host_bytes(everyone)
 
     def any(self, mine: bool) -> bool:
         return any(self.allgather(b"\1" if mine else b"\0"))
@@ -52,7 +54,7 @@ class Group:
         return [packed[i * room : i * room + lengths[i]] for i in range(self.size)]
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def host_bytes(tensor: torch.Tensor) -> bytes:
     import ctypes
 
     return ctypes.string_at(tensor.data_ptr(), tensor.numel())
