@@ -237,9 +237,9 @@ int64_t Leader::Impl::StageDeadline() const {
 
 // A stop that must be out by a hard deadline is tried until then.
 bool Leader::Impl::TriesAgain() const {
-  const bool hard =
-      std::any_of(r_.commands.begin(), r_.commands.end(),
-                  [](const Command& command) { return command.hard && command.deadline_ns != 0; });
+  const bool hard = std::any_of(r_.commands.begin(), r_.commands.end(), [](const Command& command) {
+    return command.hard && command.deadline_ns != 0;
+  });
   return OpenStop() && hard && now_ < KillAt() && r_.rounds < config_.rounds_max &&
          finished_ranks_.empty();
 }

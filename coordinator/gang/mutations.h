@@ -31,6 +31,7 @@ struct Mutations {
   CKPT_MUTATION(keep_withdrawn_deadline);  // a withdrawn notice's deadline goes on counting
   CKPT_MUTATION(late_is_not_said);         // nobody hears that a boundary will come too late
   CKPT_MUTATION(forget_loss);              // a gang ends and nobody books what it lost
+  CKPT_MUTATION(drain_aborts);             // a drain that fails aborts the attempt
   CKPT_MUTATION(kill_waits);               // a kill waits like any other command
 };
 #undef CKPT_MUTATION

@@ -416,7 +416,8 @@ void GangLeader::EndLaunch(const LeaderLaunch& launch) {
     case LaunchEnd::kNone:
       break;
   }
-  End(1, (launch.end() == LaunchEnd::kKilled ? "killed: " : "failed: ") + launch.end_reason());
+  // A kill says itself who asked for it: "killed by operator".
+  End(1, (launch.end() == LaunchEnd::kKilled ? "" : "failed: ") + launch.end_reason());
 }
 
 void GangLeader::End(int exit_code, const std::string& message) {

@@ -44,7 +44,8 @@ TEST(NoticeAnswers, APhaseDefersItAndGivesTheCutItsTime) {
   ASSERT_FALSE(answers.empty());
   EXPECT_EQ(answers.back().answer, Answer::kDefer);
   EXPECT_EQ(answers.back().eta_ns, table.now + 180 * kSecond);
-  EXPECT_NE(answers.back().why.find("rank 1 is in evaluation for another 180.000 s"), std::string::npos)
+  EXPECT_NE(answers.back().why.find("rank 1 is in evaluation for another 180.000 s"),
+            std::string::npos)
       << answers.back().why;
   table.ReachCut(0);
   table.Passes(179 * kSecond);
