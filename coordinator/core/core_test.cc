@@ -706,5 +706,19 @@ TEST_F(CoreTest, ACopyIsForgottenOnlyWhenANewerOneStandsInForIt) {
   EXPECT_EQ(forgets[0].second.epoch, 1u);
 }
 
+// The agent repeats its report until it has heard that it may forget it.
+TEST_F(CoreTest, WhatIsDurableIsToldOnceThoughTheAgentRepeatsItAfterTheEnd) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.copies = {CopyState{1, 2, 20, true, {"a"}, true, 1},
+                   CopyState{1, 1, 10, true, {"a"}, true, 1}};
+  Do(JobReported{"a", report});
+  report.state = NodeJobState::kFinished;
+  for (int i = 0; i < 3; ++i) Do(JobReported{"a", report});
+  EXPECT_EQ(core_->FindJob("j")->state, JobState::kFinished);
+  EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "durable"), 2);
+}
+
 }  // namespace
 }  // namespace ckpt::core

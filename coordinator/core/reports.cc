@@ -25,6 +25,12 @@ const CopyState* FindCopy(const std::vector<CopyState>& copies, const CopyState&
   return nullptr;
 }
 
+bool IsBehindDurable(const CopyState& copy, const std::vector<CopyState>& known) {
+  return std::any_of(known.begin(), known.end(), [&](const CopyState& other) {
+    return other.durable && other.Key() >= copy.Key();
+  });
+}
+
 // A method is supported when every node supports it.
 std::vector<Method> MergeMethods(const Job& job) {
   std::map<std::string, Method> merged;
@@ -323,8 +329,10 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
   RememberDurable(job, before);
   for (const CopyState& copy : MergedCopies(job)) {
     const CopyState* old = FindCopy(before, copy);
-    const bool newly_staged = copy.staged_gang && (old == nullptr || !old->staged_gang);
-    const bool newly_durable = copy.durable && (old == nullptr || !old->durable);
+    // Forgotten because something newer is durable, and said once more: no news.
+    const bool stale = old == nullptr && IsBehindDurable(copy, before);
+    const bool newly_staged = copy.staged_gang && !stale && (old == nullptr || !old->staged_gang);
+    const bool newly_durable = copy.durable && !stale && (old == nullptr || !old->durable);
     if (newly_staged || newly_durable) job.last_copy_ns = now_.boot_ns;
     const std::string name = "step " + std::to_string(copy.step) + ", " + FormatBytes(copy.bytes);
     if (newly_durable) {
@@ -336,7 +344,7 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
       event.data["step"] = std::to_string(copy.step);
       event.data["attempt"] = std::to_string(copy.attempt);
     }
-    if (!copy.failure.empty() && (old == nullptr || old->failure.empty())) {
+    if (!copy.failure.empty() && !stale && (old == nullptr || old->failure.empty())) {
       Emit("drain_failed", &job, name + ": " + copy.failure).epoch = copy.epoch;
     }
   }

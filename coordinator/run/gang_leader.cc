@@ -258,6 +258,8 @@ void GangLeader::Launch(const ResumeDecision& decision) {
   const std::string& rendezvous = services_->options.rendezvous;
   if (const auto at = os::ParseHostPort(rendezvous); !rendezvous.empty() && at.ok()) {
     start.master_addr = at->host;
+  } else if (!services_->options.listen_host.empty()) {
+    start.master_addr = services_->options.listen_host;
   }
   const Result<uint16_t> port = os::PickFreePort(start.master_addr);
   if (!port.ok()) return End(1, port.status().message());

@@ -29,7 +29,8 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       {"--batch", [&](double v) { options->batch = static_cast<int>(v); }},
       {"--seed", [&](double v) { options->seed = static_cast<uint64_t>(v); }},
       {"--learning-rate", [&](double v) { options->learning_rate = static_cast<float>(v); }},
-      {"--save-every", [&](double v) { options->save_every = static_cast<int64_t>(v); }}};
+      {"--save-every", [&](double v) { options->save_every = static_cast<int64_t>(v); }},
+      {"--pause-ms", [&](double v) { options->pause_ms = static_cast<int64_t>(v); }}};
   const std::map<std::string, std::string*> texts = {{"--text", &options->text},
                                                      {"--loss-file", &options->loss_file},
                                                      {"--digest-file", &options->digest_file},
@@ -50,10 +51,12 @@ bool ParseOptions(int argc, char** argv, Options* options) {
   }
   options->rank = FromEnvironment("RANK", 0);
   options->world = FromEnvironment("WORLD_SIZE", 1);
+  const char* host = getenv("TRAIN_HOST");
+  options->host = host == nullptr ? "127.0.0.1" : host;
   if (options->text.empty() || options->hidden < 1 || options->batch < 1) {
     fprintf(stderr,
             "usage: train --text FILE [--steps N] [--hidden N] [--batch N] [--seed N] "
-            "[--save-every N] …\n");
+            "[--save-every N] [--pause-ms N] …\n");
     return false;
   }
   return true;

@@ -17,8 +17,10 @@ struct Options {
   std::string digest_file;  // every rank writes the digest of its final state to <file>.<rank>
   std::string rendezvous;   // train_plain: an empty directory that all ranks see
   int64_t save_every = 0;   // train: steps between saves
+  int64_t pause_ms = 0;     // wait in each step, as a larger model would take
   int rank = 0;             // RANK
   int world = 1;            // WORLD_SIZE
+  std::string host;         // TRAIN_HOST: where the other ranks reach this one; 127.0.0.1
 };
 
 // False, with a line on stderr, for anything it does not understand.

@@ -9,6 +9,7 @@
 #include <gloo/context.h>
 #include <gloo/math.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "examples/train/data.h"
 #include "examples/train/model.h"
@@ -61,6 +63,7 @@ int Train(const Options& options) {
     SumOverRanks(harness.context(), &loss, 1);
     model.Update(step, 1.0f / static_cast<float>(options.world), options.learning_rate);
     report.Loss(step, loss / static_cast<float>(options.world));
+    std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
     if (harness.Boundary(step)) return harness.exit_code();
   }
   report.Final(model, batches);

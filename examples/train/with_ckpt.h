@@ -15,7 +15,9 @@ namespace train {
 class Harness {
  public:
   Harness(const Options& options, Model* model, Batches* batches)
-      : batches_(batches), session_(SessionOptions(options)), world_(options.rank, options.world) {
+      : batches_(batches),
+        session_(SessionOptions(options)),
+        world_(options.rank, options.world, "world", options.host) {
     Describe(options, model);
     session_.Track(state_);
     if (session_.Restore()) {

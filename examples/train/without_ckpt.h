@@ -24,7 +24,7 @@ class Harness {
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.world);
     if (options.world > 1) {
       std::shared_ptr<gloo::transport::Device> device =
-          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
+          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.host.c_str()));
       gloo::rendezvous::FileStore store(options.rendezvous);
       context->setTimeout(std::chrono::hours(1));
       context->connectFullMesh(store, device);

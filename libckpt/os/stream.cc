@@ -4,12 +4,35 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "libckpt/os/file.h"
+
 namespace ckpt::os {
+namespace {
+
+UniqueFd OpenDirectory(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+void RemoveAbandoned(const std::string& base, std::string_view prefix) {
+  FileSystem& fs = PosixFileSystem();
+  const Result<std::vector<DirEntry>> entries = fs.List(base);
+  if (!entries.ok()) return;  // litter of others is no reason to fail
+  for (const DirEntry& entry : *entries) {
+    if (!entry.name.starts_with(prefix)) continue;
+    const std::string path = JoinPath(base, entry.name);
+    const UniqueFd directory = OpenDirectory(path);
+    if (!directory.valid() || ::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    fs.RemoveTree(path).IgnoreError();
+  }
+}
+
+}  // namespace
 
 Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max) {
   ReadChunk chunk;
@@ -45,8 +68,18 @@ Result<std::string> MakePrivateDir(std::string_view prefix) {
   const char* base = ::getenv("XDG_RUNTIME_DIR");
   if (base == nullptr || ::access(base, W_OK) != 0) base = ::getenv("TMPDIR");
   if (base == nullptr || ::access(base, W_OK) != 0) base = "/tmp";
-  std::string path = std::string(base) + "/" + std::string(prefix) + "XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, "making " + path);
+  RemoveAbandoned(base, prefix);
+  // Under another name until it is locked: nobody takes it for abandoned.
+  const std::string dot = std::string(base) + "/.";
+  std::string fresh = dot + std::string(prefix) + "XXXXXX";
+  if (::mkdtemp(fresh.data()) == nullptr) return ErrnoStatus(errno, "making " + fresh);
+  UniqueFd lock = OpenDirectory(fresh);
+  if (!lock.valid() || ::flock(lock.get(), LOCK_SH) != 0) {
+    return ErrnoStatus(errno, "locking " + fresh);
+  }
+  const std::string path = std::string(base) + "/" + fresh.substr(dot.size());
+  CKPT_RETURN_IF_ERROR(PosixFileSystem().RenameNoReplace(fresh, path));
+  (void)lock.Release();  // until the process ends, however it does
   return path;
 }
 

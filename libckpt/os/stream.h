@@ -21,7 +21,9 @@ Result<ReadChunk> ReadAvailable(int fd, size_t bytes_max);
 Status WriteWithin(int fd, std::string_view bytes, const Deadline& deadline);
 
 // A new directory that only this user may enter (mode 0700), beneath $XDG_RUNTIME_DIR, else
-// $TMPDIR, else /tmp; `prefix` begins its name.
+// $TMPDIR, else /tmp; `prefix` begins its name. What processes that were killed have left under
+// this prefix is removed: a directory is in use as long as the process that made it lives, which
+// holds a lock on it.
 Result<std::string> MakePrivateDir(std::string_view prefix);
 
 }  // namespace ckpt::os

@@ -1,7 +1,11 @@
 #include "libckpt/os/stream.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 
 #include "libckpt/os/fd.h"
@@ -34,6 +38,34 @@ TEST(Stream, WhatFitsArrivesWhole) {
     ended = chunk->ended;
   }
   EXPECT_EQ(got, text);
+}
+
+TEST(PrivateDir, ThatOfAKilledProcessIsRemovedByTheNext) {
+  const std::string base = testing::TempDir() + "private-" + std::to_string(getpid());
+  std::filesystem::create_directory(base);
+  ::setenv("XDG_RUNTIME_DIR", base.c_str(), 1);
+  auto pipe = MakePipe();
+  ASSERT_TRUE(pipe.ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Result<std::string> made = MakePrivateDir("one-");
+    if (made.ok()) (void)!::write(pipe->second.get(), made->data(), made->size());
+    for (;;) ::pause();
+  }
+  pipe->second.Reset();
+  std::string theirs(4096, '\0');
+  const ssize_t count = ::read(pipe->first.get(), theirs.data(), theirs.size());
+  ASSERT_GT(count, 0);
+  theirs.resize(static_cast<size_t>(count));
+  const Result<std::string> mine = MakePrivateDir("one-");
+  ASSERT_TRUE(mine.ok()) << mine.status().ToString();
+  EXPECT_TRUE(std::filesystem::exists(theirs)) << "its maker lives";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ASSERT_TRUE(MakePrivateDir("one-").ok());
+  EXPECT_FALSE(std::filesystem::exists(theirs));
+  EXPECT_TRUE(std::filesystem::exists(*mine));
+  std::filesystem::remove_all(base);
 }
 
 }  // namespace
