@@ -720,5 +720,20 @@ TEST_F(CoreTest, WhatIsDurableIsToldOnceThoughTheAgentRepeatsItAfterTheEnd) {
   EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "durable"), 2);
 }
 
+// It was killed before it had stored its last report.
+TEST_F(CoreTest, WhatIsDurableStaysSoThoughAnAgentThatCameBackKnowsLess) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  SayCopy("j", "a", NodeJobState::kRunning, 20, true);
+  JobReport report = Snapshot("j", "a", NodeJobState::kFailed);
+  report.copies = {CopyState{1, 1, 20, true, {"a"}, false, 1 << 20, 0, "ended before it was"}};
+  Do(JobReported{"a", report});
+  const auto copies = core_->Copies(*core_->FindJob("j"));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_TRUE(copies[0].durable);
+  EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "durable"), 1);
+  EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "drain_failed"), 0);
+}
+
 }  // namespace
 }  // namespace ckpt::core

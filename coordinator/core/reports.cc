@@ -300,11 +300,14 @@ void Core::Impl::FoldTimes(Job& job, const JobReport& report) {
   }
 }
 
-// What is durable is in the store, also when no agent speaks of it any more.
+// What is durable is in the store, also when no agent speaks of it any more, or one that was killed
+// remembers less of it.
 void Core::Impl::RememberDurable(Job& job, const std::vector<CopyState>& before) {
   for (const CopyState& copy : before) {
     if (!copy.durable) continue;
-    if (FindCopy(MergedCopies(job), copy) == nullptr) {
+    const auto now = MergedCopies(job);
+    const CopyState* known = FindCopy(now, copy);
+    if (known == nullptr || !known->durable) {
       CopyState stored = copy;
       stored.staged_gang = false;
       stored.ram_nodes.clear();
@@ -344,7 +347,8 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
       event.data["step"] = std::to_string(copy.step);
       event.data["attempt"] = std::to_string(copy.attempt);
     }
-    if (!copy.failure.empty() && !stale && (old == nullptr || old->failure.empty())) {
+    if (!copy.failure.empty() && !copy.durable && !stale &&
+        (old == nullptr || old->failure.empty())) {
       Emit("drain_failed", &job, name + ": " + copy.failure).epoch = copy.epoch;
     }
   }

@@ -170,3 +170,17 @@ def test_the_demo(bin_dir, tmp_path):
         assert re.search(rf"^{stop} .*[0-9] MiB +0\.0$", done.stdout, re.M), "a stop loses no work: " + done.stdout[-2000:]
     picture = tree.parse(out / "timeline.svg").getroot()
     assert sum(1 for _ in picture.iter("{http://www.w3.org/2000/svg}rect")) > 10
+
+
+def test_ranks_are_told_where_their_leader_is(cluster):
+    """MASTER_ADDR is the address of the leading node, not of whoever reads it."""
+    for i, node in enumerate(("a", "b"), 5):
+        cluster.start(f"agent-{node}", cluster.bin / "ckpt-agent", "--name", node, "--coordinator", cluster.socket, "--slots", 1,
+                      "--address", f"127.0.0.{i}", "--state-dir", cluster.out / "nodes" / node)
+    wait_for("both nodes are up", lambda: len(cluster.nodes()) == 2)
+    done = cluster.run_ctl("submit", "--name", "shell", "--ranks", 2, "--", "sh", "-c", "echo at $MASTER_ADDR")
+    assert done.returncode == 0, done.stderr
+    job = wait_state(cluster, "shell", "finished")
+    leader = {"a": "127.0.0.5", "b": "127.0.0.6"}[job["placement"]["nodes"][0]["node"]]
+    for rank in range(2):
+        assert f"at {leader}" in cluster.run_ctl("logs", "shell", "--rank", rank).stdout

@@ -11,6 +11,7 @@ import time
 from script import Action
 
 GARBAGE_SECONDS = 2
+QUEUE_MAX = 4  # waiting jobs; more would only wait for the end
 
 
 class Nothing(Exception):
@@ -219,6 +220,8 @@ class Faults:
 
     # ---- what people ask for
     def submit(self, action, done):
+        if len(self.jobs.in_state(("pending", "preempted"))) >= QUEUE_MAX:
+            raise Nothing("enough jobs wait already")
         self.jobs.submit(action.fields)
 
     def urgent(self, action, done):

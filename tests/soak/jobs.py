@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-HIDDEN, BATCH, PAUSE_MS = 64, 4, 10
+HIDDEN, BATCH, PAUSE_MS = 32, 4, 20
 OK_CODES = (0, 1, 3)  # done; refused or failed, with a reason; no coordinator in reach
 
 

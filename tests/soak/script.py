@@ -19,7 +19,7 @@ NEEDS_NAMESPACES = {"link_down": 4}
 NEEDS_SMALL_STORE = {"fill_store": 2}
 LASTS = {"stop_rank", "stop_run", "stop_agent", "stop_ckptd", "link_down", "fill_store", "kill_agent", "restart_agent", "kill_ckptd",
          "restart_ckptd"}
-SHAPES = [(ranks, steps) for ranks in (1, 2, 3, 4) for steps in (300, 600)]
+SHAPES = [(ranks, steps) for ranks in (1, 2, 3, 4) for steps in (150, 400)]
 
 
 class Action:
@@ -61,7 +61,7 @@ def duration(rng):
 def job_fields(rng, number_of_job, urgent):
     ranks, steps = rng.choice(SHAPES)
     return {"job": f"{'u' if urgent else 'j'}{number_of_job:03}", "ranks": min(ranks, 2) if urgent else ranks,
-            "steps": 100 if urgent else steps, "seed": rng.randint(1, 2), "save_every": rng.choice([0, 20, 60]),
+            "steps": 80 if urgent else steps, "seed": 1 + (ranks == 2), "save_every": rng.choice([0, 20, 60]),
             "priority": rng.randint(50, 99) if urgent else rng.randint(0, 20)}
 
 
