@@ -80,7 +80,7 @@ def test_a_script_follows_from_its_seed_and_can_be_read_back(tmp_path):
 
 
 def test_a_slice_of_the_soak(bin_dir):
-    done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--bin", str(bin_dir), "--seed", "7", "--minutes", "0.4"],
+    done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--bin", str(bin_dir), "--seed", "7", "--minutes", "0.25"],
                           capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "it held" in done.stdout
