@@ -73,9 +73,8 @@ def test_after_the_grant_no_victim_is_left_while_its_copy_is_in_ram_only(cluster
     wait_state(cluster, "train", "running", step=10)
     victims = pids_of(cluster, "train")
     assert len(victims) == 2
-    folder = tmp_path / "urgent"
-    folder.mkdir()
-    submit(cluster, reference(1, steps=60), folder, "urgent", 1, "--priority", 9)
+    done = cluster.run_ctl("submit", "--name", "urgent", "--ranks", 1, "--priority", 9, "--", "sleep", 300)
+    assert done.returncode == 0, done.stderr
     plan = cluster.ctl("quote", "urgent")["id"]
     done = cluster.run_ctl("apply", plan, "--wait")
     assert done.returncode == 0, done.stderr
@@ -85,6 +84,7 @@ def test_after_the_grant_no_victim_is_left_while_its_copy_is_in_ram_only(cluster
     assert "in RAM" in cluster.run_ctl("job", "train").stdout
     wait_for("the copy is durable", lambda: cluster.job("train")["copies"][0]["durable"])
     cluster.ctl("cancel", "train")
+    cluster.ctl("cancel", "urgent")
 
 
 def test_operator_suspends_and_resumes(cluster, reference, tmp_path):
