@@ -25,8 +25,8 @@ L = {
     "libckpt/comm": ["libckpt/base"],
     "libckpt/comm/local": ["libckpt/base", "libckpt/os", "libckpt/comm"],
     "libckpt/storage": ["libckpt/base", "libckpt/format"],
-    "libckpt/storage/file": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/codec", "libckpt/storage"],
-    "libckpt/storage/memory": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/codec", "libckpt/storage"],
+    "libckpt/storage/file": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/storage"],
+    "libckpt/storage/memory": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/storage"],
     "libckpt/wire": ["libckpt/base", "libckpt/os", "libckpt/format"],
     "libckpt/engine": ["libckpt/base", "libckpt/plan", "libckpt/format", "libckpt/codec", "libckpt/device", "libckpt/comm",
                        "libckpt/storage"],
@@ -43,8 +43,9 @@ L = {
                         "libckpt/storage", "libckpt/storage/file", "libckpt/wire", "libckpt/os", "proto"],
     # engine: the header of a staging region that is served to a peer or handed to a new ckpt-run
     "coordinator/agent": ["libckpt/base", "libckpt/os", "libckpt/wire", "libckpt/engine", "proto"],
-    # the directory store: ls, inspect and verify need no coordinator; os: a job file is read
-    "coordinator/ckptctl": ["libckpt/base", "libckpt/format", "libckpt/storage", "libckpt/storage/file", "libckpt/os", "proto"],
+    # engine and the directory store: what works on checkpoints needs no coordinator; os: a job file is read
+    "coordinator/ckptctl": ["libckpt/base", "libckpt/format", "libckpt/codec", "libckpt/device", "libckpt/engine",
+                            "libckpt/storage", "libckpt/storage/file", "libckpt/os", "proto"],
     "integrations": [PUBLIC, "proto"],
     "examples": [PUBLIC, "integrations", "proto"],
     "bench": None,  # measures any layer

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "coordinator/ckptctl/check_index.h"
+#include "libckpt/engine/stored_source.h"
 #include "libckpt/format/manifest.h"
 #include "libckpt/format/names.h"
 
@@ -168,13 +169,14 @@ class Checker {
 
   Status CheckChunks(const format::ManifestFile& entry, const format::ShardIndex& index,
                      const storage::FileReader& file) {
+    const bool plain =
+        std::all_of(index.chunks.begin(), index.chunks.end(), [](const format::ChunkEntry& chunk) {
+          return chunk.codec == format::Codec::kRaw && !chunk.referred();
+        });
+    if (!plain) return CheckStoredChunks(entry, index);
     std::vector<std::byte> bytes;
     for (uint64_t chunk = 0; chunk < index.chunks.size(); ++chunk) {
       const format::ChunkEntry& at = index.chunks[chunk];
-      if (at.codec != format::Codec::kRaw) {
-        return FailedPrecondition(entry.name + ": chunk " + std::to_string(chunk) +
-                                  " is stored with a codec that this release does not read");
-      }
       ++report_.chunks;
       report_.bytes += at.stored_bytes;
       bytes.resize(at.stored_bytes);
@@ -185,6 +187,33 @@ class Checker {
       damage.tensors = TensorsOfChunk(index, chunk);
       damage.what = read.ok() ? "does not have its digest" : read.message();
       if (read.ok() && chunk == 0) LocalizeHeader(index, AsText(bytes), &damage);
+      report_.damage.push_back(std::move(damage));
+    }
+    return OkStatus();
+  }
+
+  // Of a shard that is compressed, or refers to older checkpoints.
+  Status CheckStoredChunks(const format::ManifestFile& entry, const format::ShardIndex& index) {
+    const auto source = engine::ShardSource::OpenWith(&store_, report_.id, entry.name, index);
+    if (!source.ok()) {
+      CKPT_ASSIGN_OR_RETURN(Damage damage, AsDamage(source.status(), entry.name));
+      damage.shard = entry.shard.value();
+      damage.tensors = TensorsOfRank(entry.shard);
+      report_.damage.push_back(std::move(damage));
+      return OkStatus();
+    }
+    engine::ChunkScratch scratch;
+    for (uint64_t chunk = 0; chunk < index.chunks.size(); ++chunk) {
+      const format::ChunkEntry& at = index.chunks[chunk];
+      ++report_.chunks;
+      report_.bytes += at.stored_bytes;
+      const auto bytes = (*source)->FetchBoth(chunk, /*verify=*/true, &scratch);
+      if (bytes.ok()) continue;
+      if (bytes.status().code() != Code::kDataLoss) return bytes.status();
+      Damage damage{entry.name, entry.shard.value(), chunk, at.stored_offset,
+                    at.stored_offset + at.stored_bytes};
+      damage.tensors = TensorsOfChunk(index, chunk);
+      damage.what = bytes.status().message();
       report_.damage.push_back(std::move(damage));
     }
     return OkStatus();

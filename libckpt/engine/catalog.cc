@@ -43,9 +43,8 @@ struct Catalog::Problems {
   }
 };
 
-Catalog::Catalog(const std::vector<format::RankLayout>& layouts,
-                 const std::vector<std::unique_ptr<ChunkSource>>& sources)
-    : layouts_(layouts), sources_(sources) {
+Catalog::Catalog(const std::vector<format::RankLayout>& layouts, const SourceSet& sources)
+    : layouts_(layouts), sources_(sources), open_(sources.size()) {
   for (const format::RankLayout& layout : layouts) {
     for (const TensorMeta& tensor : layout.tensors) {
       Entry& entry = entries_[tensor.name];
@@ -55,10 +54,8 @@ Catalog::Catalog(const std::vector<format::RankLayout>& layouts,
     }
   }
   for (uint32_t s = 0; s < sources.size(); ++s) {
-    const auto& tensors = sources[s]->tensors();
-    for (uint32_t t = 0; t < tensors.size(); ++t) {
-      stored_[tensors[t].name].push_back(StoredBox{s, t, &tensors[t]});
-    }
+    source_of_.emplace(sources.rank(s), s);
+    if (!sources.lazy()) Open(s).IgnoreError();  // cannot fail
   }
 }
 
@@ -149,27 +146,118 @@ Result<std::vector<Wanted>> Catalog::Match(Rank rank, const std::vector<LiveTens
   return wanted;
 }
 
-Result<std::vector<StoredBox>> Catalog::Cover(Rank rank, const std::string& stored_name,
-                                              const TensorMeta& tensor) const {
-  const auto damaged = [&](const std::string& what) {
-    return DataLoss("tensor " + plan::Quoted(stored_name) + ": " + what);
-  };
-  std::vector<StoredBox> boxes;
-  const auto it = stored_.find(stored_name);
-  if (it != stored_.end()) boxes = it->second;
+std::optional<uint32_t> Catalog::SourceOf(Rank rank) const {
+  const auto found = source_of_.find(rank);
+  return found == source_of_.end() ? std::nullopt : std::optional(found->second);
+}
+
+Status Catalog::Open(uint32_t source) const {
+  CKPT_ASSIGN_OR_RETURN(const ChunkSource* opened, sources_.Get(source));
+  MutexLock lock(mutex_);
+  if (open_[source]) return OkStatus();
+  open_[source] = true;
+  const auto& tensors = opened->tensors();
+  for (uint32_t t = 0; t < tensors.size(); ++t) {
+    stored_[tensors[t].name].push_back(StoredBox{source, t, &tensors[t]});
+  }
+  return OkStatus();
+}
+
+Catalog::Boxes Catalog::Known(const std::string& stored_name) const {
+  MutexLock lock(mutex_);
+  const auto found = stored_.find(stored_name);
+  return found == stored_.end() ? Boxes() : found->second;
+}
+
+const Catalog::WriteMap& Catalog::PlannedWrites() const {
+  {
+    MutexLock lock(mutex_);
+    if (planned_ != nullptr) return *planned_;
+  }
+  auto writes = std::make_unique<WriteMap>();
+  // Where ranks run says who stages, not who writes. Layouts that make no plan (of one node's
+  // staged regions, say) make no hint either.
+  const auto plan = plan::MakePlan(layouts_, std::vector<uint32_t>(layouts_.size()));
+  for (uint32_t r = 0; plan.ok() && r < plan->ranks.size(); ++r) {
+    const plan::RankPlan& of_rank = plan->ranks[r];
+    for (uint32_t i = 0; i < of_rank.write_count; ++i) {
+      const plan::Piece& piece = of_rank.pieces[i];
+      writes->emplace(layouts_[r].tensors[piece.tensor_index].name, std::pair(r, piece.box));
+    }
+  }
+  MutexLock lock(mutex_);
+  if (planned_ == nullptr) planned_ = std::move(writes);
+  return *planned_;
+}
+
+std::vector<uint32_t> Catalog::Planned(const std::string& stored_name,
+                                       const TensorMeta& tensor) const {
+  std::vector<uint32_t> sources;
+  const auto [begin, end] = PlannedWrites().equal_range(stored_name);
+  for (auto at = begin; at != end; ++at) {
+    const auto& [rank, box] = at->second;
+    const bool touches =
+        box.shape.size() == tensor.local.shape.size() && !tensor.local.Intersect(box).Empty();
+    const auto source = SourceOf(Rank(rank));
+    if (touches && source) sources.push_back(*source);
+  }
+  return sources;
+}
+
+std::vector<uint32_t> Catalog::Candidates(Rank rank, const std::string& stored_name,
+                                          const TensorMeta& tensor) const {
+  std::vector<uint32_t> sources;
+  if (const auto own = SourceOf(rank)) sources.push_back(*own);
+  if (tensor.placement == Placement::kPerRank) return sources;
+  if (layouts_.size() > 1) {
+    const std::vector<uint32_t> planned = Planned(stored_name, tensor);
+    sources.insert(sources.end(), planned.begin(), planned.end());
+  }
+  for (uint32_t s = 0; s < sources_.size(); ++s) sources.push_back(s);
+  MutexLock lock(mutex_);
+  std::vector<bool> seen = open_;
+  std::erase_if(sources, [&](uint32_t s) {
+    const bool known = seen[s];
+    seen[s] = true;
+    return known;
+  });
+  return sources;
+}
+
+Status Catalog::Prefetch(Rank rank, const std::vector<Wanted>& wanted) const {
+  if (!sources_.lazy()) return OkStatus();
+  std::set<uint32_t> sources;
+  if (const auto own = SourceOf(rank)) sources.insert(*own);
+  for (const Wanted& want : wanted) {
+    if (want.target->meta.placement == Placement::kPerRank || layouts_.size() == 1) continue;
+    for (const uint32_t s : Planned(want.stored_name, want.target->meta)) sources.insert(s);
+  }
+  const std::vector<uint32_t> list(sources.begin(), sources.end());
+  if (!list.empty()) CKPT_RETURN_IF_ERROR(sources_.OpenAll(list));
+  for (const uint32_t s : list) CKPT_RETURN_IF_ERROR(Open(s));
+  return OkStatus();
+}
+
+namespace {
+
+// Those that hold some of the wanted box, each box once, those of `rank` first. kDataLoss for one
+// that contradicts the layout.
+Result<std::vector<StoredBox>> Relevant(std::vector<StoredBox> boxes, Rank rank,
+                                        const std::string& stored_name, const TensorMeta& tensor,
+                                        const SourceSet& sources) {
   std::erase_if(boxes, [&](const StoredBox& box) {
     const bool same_shape = box.meta->global_shape == tensor.global_shape;
-    return (tensor.placement == Placement::kPerRank && sources_[box.source]->rank() != rank) ||
+    return (tensor.placement == Placement::kPerRank && sources.rank(box.source) != rank) ||
            (same_shape && tensor.local.Intersect(box.meta->box).Empty());
   });
   for (const StoredBox& box : boxes) {
     if (box.meta->dtype != tensor.dtype || box.meta->global_shape != tensor.global_shape) {
-      return damaged("its shard of " + RankText(sources_[box.source]->rank()) +
-                     " contradicts the layout");
+      return DataLoss("tensor " + plan::Quoted(stored_name) + ": its shard of " +
+                      RankText(sources.rank(box.source)) + " contradicts the layout");
     }
   }
   std::stable_sort(boxes.begin(), boxes.end(), [&](const StoredBox& a, const StoredBox& b) {
-    return sources_[a.source]->rank() == rank && sources_[b.source]->rank() != rank;
+    return sources.rank(a.source) == rank && sources.rank(b.source) != rank;
   });
   std::vector<StoredBox> distinct;
   for (const StoredBox& box : boxes) {
@@ -178,16 +266,42 @@ Result<std::vector<StoredBox>> Catalog::Cover(Rank rank, const std::string& stor
     });
     if (!seen) distinct.push_back(box);
   }
+  return distinct;
+}
+
+uint64_t CommonElements(const std::vector<StoredBox>& boxes, const format::Box& local) {
+  uint64_t count = 0;
+  for (const StoredBox& box : boxes) count += local.Intersect(box.meta->box).ElementCount();
+  return count;
+}
+
+}  // namespace
+
+Result<std::vector<StoredBox>> Catalog::Cover(Rank rank, const std::string& stored_name,
+                                              const TensorMeta& tensor) const {
+  const auto find = [&] {
+    return Relevant(Known(stored_name), rank, stored_name, tensor, sources_);
+  };
+  CKPT_ASSIGN_OR_RETURN(std::vector<StoredBox> boxes, find());
+  const uint64_t wanted = tensor.local.ElementCount();
+  if (CommonElements(boxes, tensor.local) < wanted) {
+    for (const uint32_t source : Candidates(rank, stored_name, tensor)) {
+      CKPT_RETURN_IF_ERROR(Open(source));
+      CKPT_ASSIGN_OR_RETURN(boxes, find());
+      if (CommonElements(boxes, tensor.local) >= wanted) break;
+    }
+  }
   std::vector<format::Box> parts;
-  for (const StoredBox& box : distinct) parts.push_back(tensor.local.Intersect(box.meta->box));
+  for (const StoredBox& box : boxes) parts.push_back(tensor.local.Intersect(box.meta->box));
   std::vector<const format::Box*> refs;
   for (const format::Box& part : parts) refs.push_back(&part);
   const auto fault = plan::CheckTiling(tensor.local, refs);
-  if (!fault) return distinct;
-  return damaged(fault->overlap ? "stored boxes overlap"
-                                : std::to_string(fault->missing_elements) + " of " +
-                                      std::to_string(tensor.local.ElementCount()) +
-                                      " elements are stored nowhere in reach");
+  if (!fault) return boxes;
+  return DataLoss("tensor " + plan::Quoted(stored_name) + ": " +
+                  (fault->overlap
+                       ? "stored boxes overlap"
+                       : std::to_string(fault->missing_elements) + " of " + std::to_string(wanted) +
+                             " elements are stored nowhere in reach"));
 }
 
 }  // namespace ckpt::engine

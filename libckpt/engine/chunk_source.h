@@ -2,14 +2,24 @@
 // stream of tensors cut into chunks, and a chunk is the unit that is fetched and verified.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/ids.h"
+#include "libckpt/base/mutex.h"
 #include "libckpt/format/shard.h"
 
 namespace ckpt::engine {
+
+// What one thread fetches into: a chunk as it is stored, and what it was decoded to.
+struct ChunkScratch {
+  AlignedBuffer stored;
+  std::vector<std::byte> decoded;
+};
 
 class ChunkSource {
  public:
@@ -22,11 +32,43 @@ class ChunkSource {
   // The bytes of a chunk as spans in stream order, valid until `scratch` changes; no span splits an
   // element. kDataLoss naming file, tensor and chunk if they do not have their digest.
   // Threads: safe, each with its own scratch.
-  virtual Status Fetch(uint64_t chunk, bool verify, std::vector<std::byte>* scratch,
+  virtual Status Fetch(uint64_t chunk, bool verify, ChunkScratch* scratch,
                        std::vector<ByteSpan>* out) const = 0;
   // Whether the chunk is what it must be beyond its digest (a header that says what the index
   // says).
   virtual Status Inspect(uint64_t chunk, const std::vector<ByteSpan>& bytes) const = 0;
+};
+
+// The sources of a checkpoint, each opened when it is first needed: a rank of thousands reads the
+// indexes of the few shards that hold its tensors.
+// Threads: safe once all are added.
+class SourceSet {
+ public:
+  using Open = std::function<Result<std::unique_ptr<ChunkSource>>()>;
+  void Add(Rank rank, Open open) {
+    entries_.emplace_back(rank, std::move(open));
+    lazy_ = true;
+  }
+  void AddOpened(std::unique_ptr<ChunkSource> source);
+
+  bool lazy() const { return lazy_; }  // some have yet to be opened
+  uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }
+  Rank rank(uint32_t source) const { return entries_[source].rank; }
+  // Valid as long as the set. Blocks: on disk. Errors: those of opening; the next call tries again.
+  Result<const ChunkSource*> Get(uint32_t source) const;
+  // Opens all of `wanted` (all there are if it is empty), several at once.
+  Status OpenAll(const std::vector<uint32_t>& wanted = {}) const;
+
+ private:
+  struct Entry {
+    Entry(Rank r, Open o) : rank(r), open(std::move(o)) {}
+    const Rank rank;
+    const Open open;
+    mutable Mutex mutex;
+    mutable std::unique_ptr<ChunkSource> source CKPT_GUARDED_BY(mutex);
+  };
+  std::deque<Entry> entries_;
+  bool lazy_ = false;
 };
 
 }  // namespace ckpt::engine

@@ -12,6 +12,7 @@
 #include "libckpt/base/ids.h"
 #include "libckpt/device/device.h"
 #include "libckpt/engine/staging.h"
+#include "libckpt/format/manifest.h"
 #include "libckpt/format/types.h"
 #include "libckpt/storage/store.h"
 
@@ -38,11 +39,12 @@ Status Capture(const std::vector<LiveTensor>& tensors, StagingRegion* region,
 // What a writing rank reports to the leader; agreement never travels by looking at the file system.
 struct ShardReport {
   Rank rank;
-  std::string file, index_file;  // names within the attempt's directory
-  uint64_t file_bytes = 0, index_bytes = 0;
+  std::string file, index_file;              // names within the attempt's directory
+  uint64_t file_bytes = 0, index_bytes = 0;  // what was written
   Digest index_digest;
-  uint64_t raw_bytes = 0;
-  std::string values;  // RankValues::Encode() of the rank
+  uint64_t raw_bytes = 0;                       // what it stands for
+  std::vector<format::ManifestOrigin> origins;  // and where else it is stored, by rising id
+  std::string values;                           // RankValues::Encode() of the rank
   std::vector<std::pair<std::string, Digest>>
       claims;  // kUnsharded tensors and the digest of their content
   std::string Encode() const;
@@ -51,6 +53,12 @@ struct ShardReport {
 
 struct WriteOptions {
   uint64_t chunk_bytes = kChunkBytesDefault;
+  // Chunks are compressed by this level of zstd (1 to 19), floats split into planes first, where a
+  // sample shows that it gains; 0: not at all, and the shard is a plain safetensors file.
+  int compression_level = 0;
+  // Chunks that have not changed since the newest checkpoint are not written, but refer to it.
+  bool references = false;
+  uint32_t threads = 0;  // that digest, compress and write, the caller's included; 0 chooses
   std::function<void(uint64_t done, uint64_t total)> progress;
   std::function<bool()> cancelled;  // polled between chunks
   // Not empty: goes into the files' names, so that they lie beside what another process may have

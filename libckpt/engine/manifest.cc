@@ -8,7 +8,9 @@
 namespace ckpt::engine {
 namespace {
 
+// Version 2 has origins behind it; without any, a leader of an older release reads version 1.
 constexpr uint32_t kReportVersion = 1;
+constexpr uint32_t kReportVersionOrigins = 2;
 
 Digest GetDigest(ByteReader* reader) {
   Digest digest;
@@ -40,6 +42,16 @@ Status CompareClaims(const std::vector<ShardReport>& shards) {
   return OkStatus();
 }
 
+std::vector<format::ManifestOrigin> UnionOfOrigins(const std::vector<ShardReport>& shards) {
+  std::map<AttemptId, uint64_t> bytes;
+  for (const ShardReport& shard : shards) {
+    for (const format::ManifestOrigin& origin : shard.origins) bytes[origin.id] += origin.bytes;
+  }
+  std::vector<format::ManifestOrigin> origins;
+  for (const auto& [id, sum] : bytes) origins.push_back({id, sum});
+  return origins;
+}
+
 // Shared values and blobs: whoever has one of a name has the same.
 Status CompareValues(const std::vector<format::RankValues>& ranks) {
   std::map<std::string, std::pair<Rank, const format::NamedValue*>> values;
@@ -67,13 +79,17 @@ Status CompareValues(const std::vector<format::RankValues>& ranks) {
 
 std::string ShardReport::Encode() const {
   ByteWriter writer;
-  writer.Put<uint32_t>(kReportVersion).Put<uint32_t>(rank.value());
+  writer.Put<uint32_t>(origins.empty() ? kReportVersion : kReportVersionOrigins)
+      .Put<uint32_t>(rank.value());
   writer.PutString(file).PutString(index_file);
   writer.Put<uint64_t>(file_bytes).Put<uint64_t>(index_bytes);
   writer.PutRaw(DigestBytes(index_digest)).Put<uint64_t>(raw_bytes);
   writer.PutString(values);
   writer.Put<uint32_t>(static_cast<uint32_t>(claims.size()));
   for (const auto& [name, digest] : claims) writer.PutString(name).PutRaw(DigestBytes(digest));
+  if (!origins.empty()) writer.Put<uint32_t>(static_cast<uint32_t>(origins.size()));
+  for (const format::ManifestOrigin& origin : origins)
+    writer.PutString(origin.id.ToString()).Put<uint64_t>(origin.bytes);
   return std::move(writer).Take();
 }
 
@@ -94,10 +110,14 @@ Result<ShardReport> ShardReport::Decode(std::string_view bytes) {
     std::string name(reader.GetString(kTensorNameBytesMax));
     report.claims.emplace_back(std::move(name), GetDigest(&reader));
   }
-  CKPT_RETURN_IF_ERROR(reader.Finish("shard report"));
-  if (version != kReportVersion) {
+  if (version != kReportVersion && version != kReportVersionOrigins)
     return DataLoss("shard report of version " + std::to_string(version));
+  const uint32_t origins = version == kReportVersionOrigins ? reader.GetCount(12) : 0;
+  for (uint32_t i = 0; i < origins && !reader.failed(); ++i) {
+    CKPT_ASSIGN_OR_RETURN(const AttemptId id, AttemptId::Parse(reader.GetString(128)));
+    report.origins.push_back({id, reader.Get<uint64_t>()});
   }
+  CKPT_RETURN_IF_ERROR(reader.Finish("shard report"));
   return report;
 }
 
@@ -126,6 +146,7 @@ Result<std::string> BuildManifest(const JobId& job, const AttemptId& id,
     manifest.files.push_back({shard.rank, shard.file, shard.file_bytes, shard.index_file,
                               shard.index_bytes, shard.index_digest});
   }
+  manifest.origins = UnionOfOrigins(shards);
   CKPT_RETURN_IF_ERROR(CompareClaims(shards));
   CKPT_RETURN_IF_ERROR(CompareValues(manifest.values));
   return manifest.Encode();

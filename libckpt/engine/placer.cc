@@ -79,18 +79,19 @@ class DeviceWriter {
 };
 
 struct ThreadState {
-  std::vector<std::byte> scratch;
+  ChunkScratch scratch;
   std::vector<ByteSpan> spans;
   DeviceWriter device_writer;
 };
 
 class Loader {
  public:
-  Loader(const std::vector<std::unique_ptr<ChunkSource>>& sources, const LoadOptions& options)
-      : sources_(sources), options_(options) {}
+  Loader(const SourceSet& sources, const LoadOptions& options)
+      : set_(sources), sources_(sources.size()), options_(options) {}
 
   Status Add(const StoredBox& stored, const LiveTensor& target) {
     const format::ShardTensor& meta = *stored.meta;
+    CKPT_ASSIGN_OR_RETURN(sources_[stored.source], set_.Get(stored.source));
     const format::Box part = target.meta.local.Intersect(meta.box);
     placings_.push_back(Placing{&target, OnHost(target), meta.begin, meta.end,
                                 format::ElementBytes(meta.dtype),
@@ -176,7 +177,8 @@ class Loader {
     return std::move(status).Annotate("loading tensor '" + placing.target->meta.name + "'");
   }
 
-  const std::vector<std::unique_ptr<ChunkSource>>& sources_;
+  const SourceSet& set_;
+  std::vector<const ChunkSource*> sources_;  // those that are needed
   const LoadOptions& options_;
   std::vector<Placing> placings_;
   std::vector<Need> needed_;
@@ -202,9 +204,10 @@ Status AwaitCallers(const std::vector<Wanted>& wanted) {
 
 }  // namespace
 
-Status Place(const Catalog& catalog, const std::vector<std::unique_ptr<ChunkSource>>& sources,
-             Rank rank, const std::vector<Wanted>& wanted, const LoadOptions& options) {
+Status Place(const Catalog& catalog, const SourceSet& sources, Rank rank,
+             const std::vector<Wanted>& wanted, const LoadOptions& options) {
   CKPT_FAULT("engine.load.begin");
+  CKPT_RETURN_IF_ERROR(catalog.Prefetch(rank, wanted));
   Loader loader(sources, options);
   for (const Wanted& want : wanted) {
     CKPT_ASSIGN_OR_RETURN(const std::vector<StoredBox> boxes,

@@ -7,7 +7,7 @@
 namespace ckpt::engine {
 
 // Loads all of `wanted` for `rank`. Memory beyond the targets: one chunk for each thread.
-Status Place(const Catalog& catalog, const std::vector<std::unique_ptr<ChunkSource>>& sources,
-             Rank rank, const std::vector<Wanted>& wanted, const LoadOptions& options);
+Status Place(const Catalog& catalog, const SourceSet& sources, Rank rank,
+             const std::vector<Wanted>& wanted, const LoadOptions& options);
 
 }  // namespace ckpt::engine

@@ -15,6 +15,11 @@ namespace {
 
 constexpr size_t kDamageShownMax = 64;
 
+// What is missing is damaged.
+bool IsDamage(const Status& status) {
+  return status.code() == Code::kDataLoss || status.code() == Code::kNotFound;
+}
+
 // Damage found by several threads, reported in order of shard and chunk.
 class DamageList {
  public:
@@ -75,14 +80,21 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 
 SourceReader::SourceReader(std::string description, AttemptId id,
                            std::vector<format::RankLayout> layouts,
-                           std::vector<format::RankValues> values,
-                           std::vector<std::unique_ptr<ChunkSource>> sources)
+                           std::vector<format::RankValues> values, SourceSet sources,
+                           uint32_t threads)
     : description_(std::move(description)),
       id_(id),
       layouts_(std::move(layouts)),
       values_(std::move(values)),
       sources_(std::move(sources)),
+      threads_(threads),
       catalog_(layouts_, sources_) {}
+
+LoadOptions SourceReader::WithThreads(const LoadOptions& options) const {
+  LoadOptions with = options;
+  if (with.threads == 0) with.threads = threads_;
+  return with;
+}
 
 Result<format::RankValues> SourceReader::Values(Rank rank) const {
   auto values = ValuesOf(values_, rank);
@@ -94,39 +106,49 @@ Status SourceReader::Load(Rank rank, const std::vector<LiveTensor>& targets,
                           const LoadOptions& options) {
   auto wanted = catalog_.Match(rank, targets, options);
   if (!wanted.ok()) return std::move(wanted).status().Annotate(description_);
-  return Place(catalog_, sources_, rank, wanted.value(), options).Annotate(description_);
+  return Place(catalog_, sources_, rank, wanted.value(), WithThreads(options))
+      .Annotate(description_);
 }
 
 Status SourceReader::Verify(const LoadOptions& options) {
   CKPT_FAULT("engine.verify.begin");
-  std::vector<std::pair<uint32_t, uint64_t>> chunks;
+  std::vector<std::pair<const ChunkSource*, uint64_t>> chunks;
   uint64_t total = 0;
+  DamageList damage;
   for (uint32_t s = 0; s < sources_.size(); ++s) {
-    for (uint64_t c = 0; c < sources_[s]->chunks().size(); ++c) {
-      chunks.emplace_back(s, c);
-      total += sources_[s]->chunks()[c].end - sources_[s]->chunks()[c].begin;
+    const auto source = sources_.Get(s);
+    if (!source.ok()) {
+      if (!IsDamage(source.status())) return Status(source.status()).Annotate(description_);
+      damage.Add(chunks.size(), source.status().message());
+      continue;
+    }
+    for (uint64_t c = 0; c < (*source)->chunks().size(); ++c) {
+      chunks.emplace_back(*source, c);
+      total += (*source)->chunks()[c].end - (*source)->chunks()[c].begin;
     }
   }
-  DamageList damage;
   std::atomic<uint64_t> done{0};
   struct Scratch {
-    std::vector<std::byte> bytes;
+    ChunkScratch bytes;
     std::vector<ByteSpan> spans;
   };
   std::deque<Scratch> scratch(kCopyThreadsMax);
-  CKPT_RETURN_IF_ERROR(
-      ParallelFor(chunks.size(), options.threads, [&](uint64_t i, uint32_t thread) -> Status {
-        const auto [s, c] = chunks[i];
-        Scratch& mine = scratch[thread];
-        Status status = sources_[s]->Fetch(c, /*verify=*/true, &mine.bytes, &mine.spans);
-        if (status.ok()) status = sources_[s]->Inspect(c, mine.spans);
-        if (!status.ok() && status.code() != Code::kDataLoss) return status;
-        if (!status.ok()) damage.Add(i, status.message());
-        const format::ChunkRange& range = sources_[s]->chunks()[c];
-        const uint64_t now = done.fetch_add(range.end - range.begin) + range.end - range.begin;
-        if (options.progress) options.progress(now, total);
-        return OkStatus();
-      }).Annotate(description_));
+  CKPT_RETURN_IF_ERROR(ParallelFor(chunks.size(), WithThreads(options).threads,
+                                   [&](uint64_t i, uint32_t thread) -> Status {
+                                     const auto [source, c] = chunks[i];
+                                     Scratch& mine = scratch[thread];
+                                     Status status = source->Fetch(c, /*verify=*/true, &mine.bytes,
+                                                                   &mine.spans);
+                                     if (status.ok()) status = source->Inspect(c, mine.spans);
+                                     if (!status.ok() && !IsDamage(status)) return status;
+                                     if (!status.ok()) damage.Add(i, status.message());
+                                     const format::ChunkRange& range = source->chunks()[c];
+                                     const uint64_t now = done.fetch_add(range.end - range.begin) +
+                                                          range.end - range.begin;
+                                     if (options.progress) options.progress(now, total);
+                                     return OkStatus();
+                                   })
+                           .Annotate(description_));
   return damage.ToStatus().Annotate(description_);
 }
 

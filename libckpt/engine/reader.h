@@ -17,10 +17,10 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 
 class SourceReader : public CheckpointReader {
  public:
-  // `description` for messages: "checkpoint s10.e1.a1 in /data/ckpt/gpt".
+  // `description` for messages: "checkpoint s10.e1.a1 in /data/ckpt/gpt". `threads`: what a load
+  // takes that does not say; 0: as many as copy best.
   SourceReader(std::string description, AttemptId id, std::vector<format::RankLayout> layouts,
-               std::vector<format::RankValues> values,
-               std::vector<std::unique_ptr<ChunkSource>> sources);
+               std::vector<format::RankValues> values, SourceSet sources, uint32_t threads);
 
   AttemptId id() const override { return id_; }
   uint32_t world() const override { return static_cast<uint32_t>(layouts_.size()); }
@@ -29,13 +29,17 @@ class SourceReader : public CheckpointReader {
   Status Load(Rank rank, const std::vector<LiveTensor>& targets,
               const LoadOptions& options) override;
   Status Verify(const LoadOptions& options) override;
+  // Opens every source now.
+  Status OpenAll() const { return sources_.OpenAll().Annotate(description_); }
 
  private:
   const std::string description_;
   const AttemptId id_;
   const std::vector<format::RankLayout> layouts_;
   const std::vector<format::RankValues> values_;
-  const std::vector<std::unique_ptr<ChunkSource>> sources_;
+  LoadOptions WithThreads(const LoadOptions& options) const;
+  const SourceSet sources_;
+  const uint32_t threads_;
   const Catalog catalog_;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "libckpt/base/fault.h"
+#include "libckpt/engine/base_shard.h"
 #include "libckpt/engine/reader.h"
 #include "libckpt/engine/shard_map.h"
 #include "libckpt/format/names.h"
@@ -23,7 +24,7 @@ class RegionSource : public ChunkSource {
   const std::vector<format::ShardTensor>& tensors() const override { return tensors_; }
   const std::vector<format::ChunkRange>& chunks() const override { return chunks_; }
 
-  Status Fetch(uint64_t chunk, bool verify, std::vector<std::byte>*,
+  Status Fetch(uint64_t chunk, bool verify, ChunkScratch*,
                std::vector<ByteSpan>* out) const override {
     Spans(chunks_[chunk], out);
     if (!verify) return OkStatus();
@@ -75,13 +76,6 @@ class RegionSource : public ChunkSource {
     }
   }
 
-  static Digest DigestOfSpans(const std::vector<ByteSpan>& spans, uint64_t seed) {
-    if (spans.size() == 1) return DigestOf(spans[0], seed);
-    DigestStream stream(seed);
-    for (const ByteSpan span : spans) stream.Update(span);
-    return stream.Finish();
-  }
-
   std::string Names(const format::ChunkRange& chunk) const {
     std::string names;
     for (const format::ShardTensor& tensor : tensors_) {
@@ -129,12 +123,12 @@ Status CheckTogether(const std::vector<StagingRegion>& regions) {
   return OkStatus();
 }
 
-Result<std::vector<std::unique_ptr<ChunkSource>>> SourcesOf(std::vector<StagingRegion> regions) {
-  std::vector<std::unique_ptr<ChunkSource>> sources;
+Result<SourceSet> SourcesOf(std::vector<StagingRegion> regions) {
+  SourceSet sources;
   for (StagingRegion& region : regions) {
     auto source = RegionSource::Make(std::move(region));
     if (!source.ok()) return std::move(source).status();
-    sources.push_back(std::move(source).value());
+    sources.AddOpened(std::move(source).value());
   }
   return sources;
 }
@@ -162,7 +156,7 @@ Result<std::unique_ptr<CheckpointReader>> OpenStaged(std::vector<StagingRegion> 
   CKPT_ASSIGN_OR_RETURN(auto sources, SourcesOf(std::move(regions)));
   return std::unique_ptr<CheckpointReader>(std::make_unique<SourceReader>(
       "staged generation " + std::to_string(info.generation) + " (" + info.id.ToString() + ")",
-      info.id, std::move(layouts), std::move(values), std::move(sources)));
+      info.id, std::move(layouts), std::move(values), std::move(sources), /*threads=*/0));
 }
 
 bool CoversRank(const std::vector<StagingRegion>& regions, const format::RankLayout& layout) {

@@ -1,51 +1,25 @@
-// WriteShard: staging memory → one safetensors stream and its index. Each chunk is digested from
-// staging memory and then written while it is in cache; small pieces are gathered into blocks.
+// WriteShard: staging memory → one safetensors stream and its index. A few threads take parts of
+// the stream in order: each digests the chunks of its part from staging memory, compresses them or
+// finds them in an older checkpoint, appends what is left to the file in turn, and writes the block
+// that it fills while the others go on.
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <map>
 
 #include "libckpt/base/fault.h"
+#include "libckpt/codec/codec.h"
+#include "libckpt/engine/base_shard.h"
+#include "libckpt/engine/block_stream.h"
 #include "libckpt/engine/engine.h"
 #include "libckpt/engine/shard_map.h"
+#include "libckpt/engine/stored_files.h"
 #include "libckpt/format/index.h"
 #include "libckpt/format/names.h"
 
 namespace ckpt::engine {
 namespace {
 
-constexpr uint64_t kWriteBlockBytes = uint64_t{1} << 20;
-
-// Appends to a file in blocks of at least kWriteBlockBytes, without copying what is large already.
-class BlockWriter {
- public:
-  explicit BlockWriter(storage::FileWriter* file) : file_(file) {}
-
-  Status Append(ByteSpan bytes) {
-    if (buffer_.empty() && bytes.size() >= kWriteBlockBytes) return Write(bytes);
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-    return buffer_.size() >= kWriteBlockBytes ? Flush() : OkStatus();
-  }
-  Status Flush() {
-    if (buffer_.empty()) return OkStatus();
-    const Status status = Write(buffer_);
-    buffer_.clear();
-    return status;
-  }
-
- private:
-  Status Write(ByteSpan bytes) {
-    CKPT_FAULT("engine.write.block");
-    CKPT_RETURN_IF_ERROR(file_->Write(offset_, bytes));
-    offset_ += bytes.size();
-    return OkStatus();
-  }
-
-  storage::FileWriter* file_;
-  std::vector<std::byte> buffer_;
-  uint64_t offset_ = 0;
-};
-
-// The digests that un-sharded tensors are compared by, taken while their bytes go by.
+// The digests that un-sharded tensors are compared by, taken in the order of the stream.
 class ClaimDigests {
  public:
   void Update(const format::ShardTensor& tensor, ByteSpan bytes) {
@@ -65,91 +39,195 @@ class ClaimDigests {
 class ShardWriter {
  public:
   ShardWriter(StagingRegion* region, storage::Store* store, const WriteOptions& options)
-      : region_(region), store_(store), options_(options), id_(region->info().id) {
-    uid_ = format::CheckpointUid(region->identity().job, id_);
+      : region_(region),
+        store_(store),
+        options_(options),
+        id_(region->info().id),
+        rank_(region->identity().rank),
+        claims_wanted_(region->identity().world > 1) {
+    index_.uid = format::CheckpointUid(region->identity().job, id_);
+    index_.shard = rank_;
   }
 
   Result<ShardReport> Run() {
-    const Rank rank = region_->identity().rank;
     ShardReport report;
-    report.rank = rank;
+    report.rank = rank_;
     CKPT_ASSIGN_OR_RETURN(const format::RankValues values, region_->Values());
     report.values = values.Encode();
     if (region_->plan().write_count == 0) return report;
     CKPT_ASSIGN_OR_RETURN(layout_,
                           ShardLayoutOf(region_->layout(), region_->plan(), options_.chunk_bytes));
-    report.file = format::ShardFileName(rank, options_.tag);
-    report.index_file = format::IndexFileName(rank, options_.tag);
-    CKPT_RETURN_IF_ERROR(WriteStream(report.file));
-    const format::ShardIndex index = format::MakeRawIndex(uid_, rank, layout_, digests_);
-    const std::string encoded = index.Encode();
+    report.file = format::ShardFileName(rank_, options_.tag);
+    report.index_file = format::IndexFileName(rank_, options_.tag);
+    if (options_.references)
+      base_ = BaseShard::Find(store_, region_->identity().job, id_, rank_, layout_);
+    index_.chunks.resize(layout_.chunks.size());
+    CKPT_RETURN_IF_ERROR(WriteStream(report.file).Annotate("writing " + report.file));
+    FinishIndex(&report);
+    const std::string encoded = index_.Encode();
     CKPT_RETURN_IF_ERROR(WriteWhole(report.index_file, encoded));
-    report.file_bytes = index.file_bytes;
+    report.file_bytes = index_.file_bytes;
     report.index_bytes = encoded.size();
     report.index_digest = format::IndexDigest(encoded);
     report.raw_bytes = layout_.stream_bytes;
-    report.claims = claims_.Take();
-    // An empty tensor has no bytes to go by, but is claimed all the same.
-    for (const format::ShardTensor& tensor : layout_.tensors) {
-      if (tensor.placement == format::Placement::kUnsharded && tensor.Bytes() == 0) {
-        report.claims.emplace_back(tensor.name, DigestOf({}));
-      }
-    }
+    report.claims = Claims();
     return report;
   }
 
  private:
+  struct Scratch {
+    std::string gathered;                 // a chunk that lies in several places, to be compressed
+    std::vector<std::string> compressed;  // by chunk of the part
+    std::vector<ByteSpan> out;            // what goes to the file
+  };
+
   Status WriteStream(const std::string& name) {
     CKPT_FAULT("engine.write.create");
-    CKPT_ASSIGN_OR_RETURN(auto file, store_->CreateFile(id_, name, layout_.stream_bytes));
-    BlockWriter out(file.get());
-    uint32_t piece = 0;
-    for (uint64_t chunk = 0; chunk < layout_.chunks.size(); ++chunk) {
-      if (options_.cancelled && options_.cancelled()) {
-        return Cancelled("writing " + name + " of " + id_.ToString() + " was cancelled");
-      }
-      CKPT_RETURN_IF_ERROR(WriteChunk(chunk, &piece, &out).Annotate("writing " + name));
-      if (options_.progress) options_.progress(layout_.chunks[chunk].end, layout_.stream_bytes);
-    }
-    CKPT_RETURN_IF_ERROR(out.Flush().Annotate("writing " + name));
+    // How much a smaller shard takes is not known before it is written.
+    const bool whole = !base_ && options_.compression_level == 0;
+    CKPT_ASSIGN_OR_RETURN(auto file,
+                          store_->CreateFile(id_, name, whole ? layout_.stream_bytes : 0));
+    BlockStream stream(file.get());
+    const std::vector<Part> parts = PartsOf(layout_.chunks);
+    std::vector<Scratch> scratch(kCopyThreadsMax);
+    CKPT_RETURN_IF_ERROR(WriteParts(parts, options_.threads, &stream,
+                                    [&](uint64_t i, const Part& part, uint32_t thread) {
+                                      return WritePart(i, part, &stream, &scratch[thread]);
+                                    }));
     CKPT_FAULT("engine.write.finish");
-    return file->Finish().Annotate("writing " + name);
+    return file->Finish();
   }
 
-  Status WriteChunk(uint64_t chunk, uint32_t* piece, BlockWriter* out) {
-    const uint64_t seed = ChunkSeed(uid_, region_->identity().rank.value(), chunk);
-    const std::vector<ByteSpan> spans = SpansOf(layout_.chunks[chunk], piece);
-    Digest digest;
-    if (spans.size() == 1) {
-      digest = DigestOf(spans[0], seed);
-    } else {
-      DigestStream stream(seed);
-      for (const ByteSpan span : spans) stream.Update(span);
-      digest = stream.Finish();
+  Status WritePart(uint64_t number, const Part& part, BlockStream* stream, Scratch* scratch) {
+    scratch->out.clear();
+    scratch->compressed.resize(
+        std::max<size_t>(scratch->compressed.size(), part.last - part.first));
+    for (uint64_t c = part.first; c < part.last; ++c) {
+      if (options_.cancelled && options_.cancelled())
+        return Cancelled("writing " + id_.ToString() + " was cancelled");
+      std::string* compressed = &scratch->compressed[c - part.first];
+      CKPT_RETURN_IF_ERROR(EncodeChunk(c, compressed, scratch));
     }
-    digests_.push_back(digest);
-    if (options_.chunk_bytes == kChunkBytesDefault) region_->set_chunk_digest(chunk, digest);
-    for (const ByteSpan span : spans) CKPT_RETURN_IF_ERROR(out->Append(span));
+    CKPT_RETURN_IF_ERROR(stream->Append(number, scratch->out, [&](uint64_t file_offset) {
+      for (uint64_t c = part.first; c < part.last; ++c) {
+        format::ChunkEntry& entry = index_.chunks[c];
+        if (claims_wanted_) UpdateClaims(c);
+        if (entry.referred()) continue;
+        entry.stored_offset = file_offset;
+        file_offset += entry.stored_bytes;
+      }
+      index_.file_bytes = file_offset;
+    }));
+    const format::ChunkRange& last = layout_.chunks[part.last - 1];
+    const uint64_t size = last.end - layout_.chunks[part.first].begin;
+    const uint64_t done = done_bytes_.fetch_add(size) + size;
+    if (options_.progress) options_.progress(done, layout_.stream_bytes);
     return OkStatus();
   }
 
-  // The staging memory of a chunk; `piece` is the first piece that may lie in it, and moves on.
-  std::vector<ByteSpan> SpansOf(const format::ChunkRange& chunk, uint32_t* piece) {
-    if (chunk.begin == 0) return {AsBytes(layout_.header)};
-    std::vector<ByteSpan> spans;
-    uint64_t at = chunk.begin;
-    while (at < chunk.end) {
-      const format::ShardTensor& tensor = layout_.tensors[*piece];
-      if (tensor.end <= at) {
-        ++*piece;
-        continue;
+  // Fills the entry but for its place in the file, and adds its stored bytes to `scratch->out`.
+  Status EncodeChunk(uint64_t chunk, std::string* compressed, Scratch* scratch) {
+    const std::vector<ByteSpan> spans = SpansOf(chunk);
+    const format::ChunkRange& range = layout_.chunks[chunk];
+    const Digest digest = DigestOfSpans(spans, ChunkSeed(index_.uid, rank_.value(), chunk));
+    if (options_.chunk_bytes == kChunkBytesDefault) region_->set_chunk_digest(chunk, digest);
+    format::ChunkEntry& entry = index_.chunks[chunk];
+    if (const auto match = base_ ? base_->Match(chunk, spans) : std::nullopt) {
+      entry = *match;
+      return OkStatus();
+    }
+    entry = {format::Codec::kRaw, range.begin, range.end, 0, range.end - range.begin, digest, 0, 0};
+    if (options_.compression_level > 0 && chunk != 0) {
+      CKPT_ASSIGN_OR_RETURN(codec::Encoded encoded, Compress(chunk, spans, &scratch->gathered));
+      if (encoded.codec != codec::Codec::kRaw) {
+        entry.codec = static_cast<format::Codec>(encoded.codec);
+        *compressed = std::move(encoded.bytes);
+        entry.stored_bytes = compressed->size();
+        entry.stored_check = format::StoredCheck(AsBytes(*compressed));
+        scratch->out.push_back(AsBytes(*compressed));
+        return OkStatus();
       }
-      const uint64_t end = std::min(tensor.end, chunk.end);
-      spans.push_back(ByteSpan(region_->piece_data(*piece)).subspan(at - tensor.begin, end - at));
-      claims_.Update(tensor, spans.back());
+    }
+    scratch->out.insert(scratch->out.end(), spans.begin(), spans.end());
+    return OkStatus();
+  }
+
+  Result<codec::Encoded> Compress(uint64_t chunk, const std::vector<ByteSpan>& spans,
+                                  std::string* gathered) {
+    ByteSpan bytes = spans[0];
+    if (spans.size() > 1) {
+      gathered->clear();
+      for (const ByteSpan span : spans) gathered->append(AsText(span));
+      bytes = AsBytes(*gathered);
+    }
+    const format::ChunkRange& range = layout_.chunks[chunk];
+    const ChunkElements elements = ElementsOf(layout_.tensors, range.begin, range.end);
+    return codec::Encode(bytes, elements.bytes, elements.floats, options_.compression_level);
+  }
+
+  // The staging memory of a chunk.
+  std::vector<ByteSpan> SpansOf(uint64_t chunk) const {
+    if (chunk == 0) return {AsBytes(layout_.header)};
+    std::vector<ByteSpan> spans;
+    ForEachPiece(chunk,
+                 [&](const format::ShardTensor&, ByteSpan bytes) { spans.push_back(bytes); });
+    return spans;
+  }
+
+  void UpdateClaims(uint64_t chunk) {
+    if (chunk == 0) return;
+    ForEachPiece(chunk, [&](const format::ShardTensor& tensor, ByteSpan bytes) {
+      claims_.Update(tensor, bytes);
+    });
+  }
+
+  template <typename Fn>
+  void ForEachPiece(uint64_t chunk, Fn&& fn) const {
+    const format::ChunkRange& range = layout_.chunks[chunk];
+    auto tensor =
+        std::upper_bound(layout_.tensors.begin(), layout_.tensors.end(), range.begin,
+                         [](uint64_t at, const format::ShardTensor& t) { return at < t.end; });
+    for (uint64_t at = range.begin; at < range.end; ++tensor) {
+      const uint64_t end = std::min(tensor->end, range.end);
+      if (end == at) continue;
+      const auto piece = static_cast<uint32_t>(tensor - layout_.tensors.begin());
+      fn(*tensor, std::as_const(*region_).piece_data(piece).subspan(at - tensor->begin, end - at));
       at = end;
     }
-    return spans;
+  }
+
+  // Leaves only the origins that are referred to, and says how much each of them holds.
+  void FinishIndex(ShardReport* report) {
+    index_.header_bytes = layout_.header.size();
+    index_.chunk_bytes = layout_.chunk_bytes;
+    index_.stream_bytes = layout_.stream_bytes;
+    index_.tensors = layout_.tensors;
+    if (!base_) return;
+    std::vector<uint64_t> bytes(base_->origins().size());
+    for (const format::ChunkEntry& entry : index_.chunks) {
+      if (entry.referred()) bytes[entry.origin - 1] += entry.stored_bytes;
+    }
+    std::vector<uint8_t> number(bytes.size());
+    for (size_t o = 0; o < bytes.size(); ++o) {
+      if (bytes[o] == 0) continue;
+      index_.origins.push_back(base_->origins()[o]);
+      number[o] = static_cast<uint8_t>(index_.origins.size());
+      report->origins.push_back({base_->origins()[o].id, bytes[o]});
+    }
+    for (format::ChunkEntry& entry : index_.chunks) {
+      if (entry.referred()) entry.origin = number[entry.origin - 1];
+    }
+  }
+
+  std::vector<std::pair<std::string, Digest>> Claims() const {
+    std::vector<std::pair<std::string, Digest>> claims = claims_.Take();
+    // An empty tensor has no bytes to go by, but is claimed all the same.
+    for (const format::ShardTensor& tensor : layout_.tensors) {
+      if (tensor.placement == format::Placement::kUnsharded && tensor.Bytes() == 0) {
+        claims.emplace_back(tensor.name, DigestOf({}));
+      }
+    }
+    return claims;
   }
 
   Status WriteWhole(const std::string& name, std::string_view bytes) {
@@ -160,14 +238,17 @@ class ShardWriter {
     return file->Finish().Annotate("writing " + name);
   }
 
-  StagingRegion* region_;
-  storage::Store* store_;
+  StagingRegion* const region_;
+  storage::Store* const store_;
   const WriteOptions& options_;
   const AttemptId id_;
-  format::Uid uid_{};
+  const Rank rank_;
+  const bool claims_wanted_;  // alone there is nobody to compare with
   format::ShardLayout layout_;
-  std::vector<Digest> digests_;
+  std::optional<BaseShard> base_;
+  format::ShardIndex index_;
   ClaimDigests claims_;
+  std::atomic<uint64_t> done_bytes_{0};
 };
 
 }  // namespace

@@ -117,6 +117,14 @@ std::string Spell(const Manifest& manifest, const ManifestTables& tables) {
   PutText(&out, ",\"job\":", manifest.job.ToString());
   PutText(&out, ",\"kind\":", kKind);
   PutText(&out, ",\"mode\":", kModes[static_cast<size_t>(manifest.mode)]);
+  if (!manifest.origins.empty()) {
+    out += ",\"origins\":";
+    PutList(&out, manifest.origins, [&](const ManifestOrigin& origin) {
+      out += "{\"bytes\":" + std::to_string(origin.bytes);
+      PutText(&out, ",\"checkpoint\":", origin.id.ToString());
+      out += '}';
+    });
+  }
   out += ",\"ranks\":{";
   PutRowLists(&out, "items", tables.rank_items);
   out += ',';
@@ -158,6 +166,14 @@ ManifestFile ReadFile(JsonObject object, Status* status) {
   file.shard = Rank(static_cast<uint32_t>(object.Uint("shard", kRanksMax - 1)));
   *status = object.status();
   return file;
+}
+
+ManifestOrigin ReadOrigin(JsonObject object, Status* status) {
+  ManifestOrigin origin;
+  origin.bytes = object.Uint("bytes", INT64_MAX);
+  origin.id = object.Take(AttemptId::Parse(object.String("checkpoint")));
+  *status = object.status();
+  return origin;
 }
 
 Item ReadValueItem(JsonObject* object) {
@@ -293,7 +309,8 @@ Status CheckFeatures(JsonObject* object) {
 
 Status CheckFiles(const std::vector<ManifestFile>& files, uint32_t world) {
   std::unordered_set<std::string> names = {std::string(kManifestFile), std::string(kCommitFile),
-                                           std::string(kDrainingFile)};
+                                           std::string(kDrainingFile), std::string(kOriginsFile),
+                                           std::string(kPinnedFile)};
   for (size_t i = 0; i < files.size(); ++i) {
     const ManifestFile& file = files[i];
     if (file.shard.value() >= world || (i != 0 && file.shard <= files[i - 1].shard)) {
@@ -306,6 +323,17 @@ Status CheckFiles(const std::vector<ManifestFile>& files, uint32_t world) {
     if (file.index_bytes > kIndexBytesMax || file.bytes > INT64_MAX) {
       return ResourceExhausted("file '" + file.name + "' or its index is too large");
     }
+  }
+  return OkStatus();
+}
+
+Status CheckOrigins(const Manifest& manifest) {
+  const auto& origins = manifest.origins;
+  if (origins.size() > kManifestOriginsMax)
+    return InvalidArgument("it refers to " + std::to_string(origins.size()) + " checkpoints");
+  for (size_t i = 0; i < origins.size(); ++i) {
+    if (origins[i].id == manifest.id || (i != 0 && !(origins[i - 1].id < origins[i].id)))
+      return InvalidArgument("origin " + origins[i].id.ToString() + " is itself or out of order");
   }
   return OkStatus();
 }
@@ -330,6 +358,10 @@ Result<Manifest> Read(const JsonDocument& document) {
   CKPT_RETURN_IF_ERROR(object.status());
   CKPT_RETURN_IF_ERROR(ReadTable(&object, "files", ReadFile, &manifest.files));
   CKPT_RETURN_IF_ERROR(AsDamage(CheckFiles(manifest.files, static_cast<uint32_t>(world))));
+  if (object.Has("origins")) {
+    CKPT_RETURN_IF_ERROR(ReadTable(&object, "origins", ReadOrigin, &manifest.origins));
+    CKPT_RETURN_IF_ERROR(AsDamage(CheckOrigins(manifest)));
+  }
   CKPT_ASSIGN_OR_RETURN(const ManifestTables tables, ReadTables(&object, world));
   CKPT_RETURN_IF_ERROR(AsDamage(tables.Check()));
   if (world == 0) return DataLoss("MANIFEST is damaged: no ranks");
@@ -341,6 +373,7 @@ Result<Manifest> Read(const JsonDocument& document) {
 
 Result<std::string> Manifest::Encode() const {
   CKPT_RETURN_IF_ERROR(CheckFiles(files, world()));
+  CKPT_RETURN_IF_ERROR(CheckOrigins(*this));
   if (!IsUtf8(writer)) return InvalidArgument("the writer's version is not UTF-8");
   CKPT_ASSIGN_OR_RETURN(const ManifestTables tables, ManifestTables::Build(*this));
   CKPT_RETURN_IF_ERROR(tables.Check());

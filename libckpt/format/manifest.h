@@ -31,14 +31,23 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
+// An older checkpoint of the job that holds bytes of this one.
+struct ManifestOrigin {
+  AttemptId id;
+  uint64_t bytes = 0;  // stored there and referred to by this one
+  bool operator==(const ManifestOrigin&) const = default;
+};
+inline constexpr size_t kManifestOriginsMax = 64;
+
 struct Manifest {
   JobId job;
   AttemptId id;
   CommitMode mode = CommitMode::kStandalone;
-  std::string writer{kWriterVersion};  // release that wrote it
-  std::vector<RankLayout> layouts;     // by rank; their number is the world
-  std::vector<RankValues> values;      // by rank, as many
-  std::vector<ManifestFile> files;     // by shard; ranks that write nothing have none
+  std::string writer{kWriterVersion};   // release that wrote it
+  std::vector<RankLayout> layouts;      // by rank; their number is the world
+  std::vector<RankValues> values;       // by rank, as many
+  std::vector<ManifestFile> files;      // by shard; ranks that write nothing have none
+  std::vector<ManifestOrigin> origins;  // by rising id: the union over all shards
   bool operator==(const Manifest&) const = default;
 
   Uid uid() const { return CheckpointUid(job, id); }

@@ -27,6 +27,8 @@ Result<Epoch> ParseClaimFileName(std::string_view name);
 inline constexpr std::string_view kManifestFile = "MANIFEST";
 inline constexpr std::string_view kCommitFile = "COMMIT";
 inline constexpr std::string_view kDrainingFile = "DRAINING";
+inline constexpr std::string_view kOriginsFile = "ORIGINS";
+inline constexpr std::string_view kPinnedFile = "PINNED";  // put there by people; any content
 // "shard-00003.safetensors", "shard-00003.index"; with a tag "shard-00003.<tag>.safetensors":
 // written by another process than the attempt's own.
 std::string ShardFileName(Rank writer, std::string_view tag = "");

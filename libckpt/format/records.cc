@@ -40,19 +40,33 @@ std::string EncodeRecord(std::string_view kind, const JobId& job, Fields fields)
   return SignDocument(out + '}');
 }
 
+// Sorted, without equals.
+std::string SpellAttempts(std::vector<AttemptId> ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::string list = "[";
+  for (const AttemptId& id : ids) {
+    if (list.size() > 1) list += ',';
+    list += Text(id.ToString());
+  }
+  return list + ']';
+}
+
 JobId GetJob(JsonObject* object) { return object->Take(JobId::Parse(object->String("job"))); }
 AttemptId GetAttempt(JsonObject* object) {
   return object->Take(AttemptId::Parse(object->String("attempt")));
 }
 
-std::vector<AttemptId> GetAdopted(JsonObject* object) {
+// Attempts in rising order, none twice.
+std::vector<AttemptId> GetAttempts(JsonObject* object, std::string_view key) {
   std::vector<AttemptId> adopted;
-  const JsonView list = object->Array("adopted");
+  const JsonView list = object->Array(key);
   if (!list.valid()) return adopted;
   for (JsonView at = list.First(); !list.IsEnd(at); at = at.Next()) {
     const AttemptId id =
         object->Take(AttemptId::Parse(at.Is(JsonKind::kString) ? at.text() : std::string_view()));
-    if (!adopted.empty() && id <= adopted.back()) object->Fail("'adopted' is out of order");
+    if (!adopted.empty() && id <= adopted.back())
+      object->Fail("'" + std::string(key) + "' is out of order");
     if (object->failed()) break;
     adopted.push_back(id);
   }
@@ -85,16 +99,8 @@ Result<ClaimFile> ClaimFile::Decode(std::string_view bytes) {
 }
 
 std::string EpochFile::Encode() const {
-  std::vector<AttemptId> sorted = adopted;
-  std::sort(sorted.begin(), sorted.end());
-  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
-  std::string list = "[";
-  for (const AttemptId& id : sorted) {
-    if (list.size() > 1) list += ',';
-    list += Text(id.ToString());
-  }
   return EncodeRecord("EPOCH", job,
-                      {{"adopted", list + ']'},
+                      {{"adopted", SpellAttempts(adopted)},
                        {"epoch", std::to_string(epoch.value())},
                        {"shape", FreeText(shape)}});
 }
@@ -105,7 +111,7 @@ Result<EpochFile> EpochFile::Decode(std::string_view bytes) {
   EpochFile file;
   file.job = GetJob(&object);
   file.epoch = Epoch(object.Uint("epoch"));
-  file.adopted = GetAdopted(&object);
+  file.adopted = GetAttempts(&object, "adopted");
   file.shape = object.String("shape");
   CKPT_RETURN_IF_ERROR(object.status());
   return file;
@@ -129,6 +135,26 @@ Result<CommitFile> CommitFile::Decode(std::string_view bytes) {
   file.manifest_digest = object.Take(Digest::Parse(object.String("manifest_digest")));
   file.epoch = Epoch(object.Uint("epoch"));
   file.coordinator = object.Base64("coordinator");
+  CKPT_RETURN_IF_ERROR(object.status());
+  return file;
+}
+
+std::string OriginsFile::Encode() const {
+  return EncodeRecord("ORIGINS", job,
+                      {{"attempt", Text(id.ToString())},
+                       {"base", Text(base.ToString())},
+                       {"origins", SpellAttempts(origins)}});
+}
+
+Result<OriginsFile> OriginsFile::Decode(std::string_view bytes) {
+  CKPT_ASSIGN_OR_RETURN(const JsonDocument document,
+                        OpenDocument("ORIGINS", bytes, kRecordBytesMax));
+  JsonObject object("ORIGINS", document.root());
+  OriginsFile file{GetJob(&object), GetAttempt(&object)};
+  file.base = object.Take(AttemptId::Parse(object.String("base")));
+  file.origins = GetAttempts(&object, "origins");
+  if (!std::binary_search(file.origins.begin(), file.origins.end(), file.base))
+    object.Fail("'base' is none of 'origins'");
   CKPT_RETURN_IF_ERROR(object.status());
   return file;
 }

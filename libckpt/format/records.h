@@ -1,4 +1,5 @@
-// The small files that decide what is visible: JOB, EPOCH.n.claim, EPOCH.n, COMMIT, DRAINING. Each
+// The small files that decide what is visible: JOB, EPOCH.n.claim, EPOCH.n, COMMIT, DRAINING,
+// ORIGINS. Each
 // is one line of canonical JSON that carries its kind, its job and its own digest, so that a torn,
 // misplaced or foreign one is never taken for a real one. Encode writes '?' for the bytes of a text
 // that is not UTF-8.
@@ -61,6 +62,18 @@ struct CommitFile {
   bool operator==(const CommitFile&) const = default;
   std::string Encode() const;
   static Result<CommitFile> Decode(std::string_view bytes);
+};
+
+// ORIGINS: the checkpoints that an attempt may refer to, named before it does. `base` is the one it
+// was compared with. In rising order without equals (Encode sorts), `base` among them.
+struct OriginsFile {
+  JobId job;
+  AttemptId id;
+  AttemptId base;
+  std::vector<AttemptId> origins;
+  bool operator==(const OriginsFile&) const = default;
+  std::string Encode() const;
+  static Result<OriginsFile> Decode(std::string_view bytes);
 };
 
 // DRAINING.

@@ -244,18 +244,103 @@ TEST_F(IndexTest, RealFileSizeNewerVersionsFeaturesAndCodecs) {
     return ShardIndex::Decode(Resigned(changed), stream_.size()).status().code();
   };
   EXPECT_EQ(code_with(8, 2), Code::kFailedPrecondition);
-  EXPECT_EQ(code_with(12, 1), Code::kFailedPrecondition);
+  EXPECT_EQ(code_with(12, 2), Code::kFailedPrecondition);
+  EXPECT_EQ(code_with(12, 1), Code::kDataLoss);  // origins that are not there
   const size_t last_chunk = bytes_.size() - 16 - 48;
-  for (char codec = 1; codec < 5; ++codec) {
+  for (char codec = 3; codec < 6; ++codec) {
     EXPECT_EQ(code_with(last_chunk, codec), Code::kFailedPrecondition);
   }
-  EXPECT_EQ(code_with(last_chunk + 4, 1), Code::kDataLoss);  // reserved
-  for (const size_t count : {size_t{36}, size_t{40}}) {      // huge counts
+  EXPECT_EQ(code_with(last_chunk, 1), Code::kDataLoss);  // compressed, and no smaller
+  for (const size_t byte : {1, 2, 3, 4})                 // an origin, a check, a chunk of an origin
+    EXPECT_EQ(code_with(last_chunk + byte, 1), Code::kDataLoss) << byte;
+  for (const size_t count : {size_t{36}, size_t{40}}) {  // huge counts
     std::string changed = bytes_;
     std::fill_n(changed.begin() + static_cast<long>(count), count == 36 ? 4 : 8, '\xff');
     EXPECT_EQ(ShardIndex::Decode(Resigned(changed), stream_.size()).status().code(),
               Code::kDataLoss);
   }
+}
+
+// Own chunks raw and compressed, others in two origins.
+ShardIndex Referring(const ShardIndex& raw) {
+  ShardIndex index = raw;
+  const auto origin = [](int64_t step, uint64_t bytes) {
+    Origin made;
+    made.id = {Epoch(1), Step(step), Attempt(1)};
+    made.uid = CheckpointUid(JobId{}, made.id);
+    made.shard = Rank(3);
+    made.file_bytes = bytes;
+    made.file = ShardFileName(Rank(3));
+    return made;
+  };
+  index.origins = {origin(1, 100'000), origin(2, 5000)};
+  index.file_bytes = 0;
+  for (size_t c = 0; c < index.chunks.size(); ++c) {
+    ChunkEntry& chunk = index.chunks[c];
+    if (c != 0 && c % 3 != 0) {
+      chunk.origin = static_cast<uint8_t>(c % 3);
+      chunk.origin_chunk = static_cast<uint32_t>(c + 7);
+      chunk.stored_offset = 0;
+      continue;
+    }
+    if (c != 0 && chunk.raw_bytes() > 4) {
+      chunk.codec = c % 2 == 0 ? Codec::kZstd : Codec::kPlanes;
+      chunk.stored_bytes = chunk.raw_bytes() / 2;
+    }
+    chunk.stored_offset = index.file_bytes;
+    index.file_bytes += chunk.stored_bytes;
+  }
+  return index;
+}
+
+TEST_F(IndexTest, CodecsAndReferencesComeBack) {
+  const auto raw = ShardIndex::Decode(bytes_, stream_.size());
+  ASSERT_TRUE(raw.ok());
+  const ShardIndex index = Referring(*raw);
+  const auto decoded = ShardIndex::Decode(index.Encode(), index.file_bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(*decoded, index);
+  const Origin& first = index.origins[0];
+  EXPECT_EQ(decoded->Seed(1), ChunkSeed(first.uid, 3, 8));
+  EXPECT_EQ(decoded->Seed(3), raw->Seed(3));
+  EXPECT_NE(decoded->DescribeChunk(1).find("stored in s1.e1.a1"), std::string::npos);
+}
+
+TEST_F(IndexTest, ReferencesThatCannotBeAreRefused) {
+  const auto raw = ShardIndex::Decode(bytes_, stream_.size());
+  ASSERT_TRUE(raw.ok());
+  const auto code = [&](auto change) {
+    ShardIndex index = Referring(*raw);
+    change(&index);
+    return ShardIndex::Decode(index.Encode(), index.file_bytes).status().code();
+  };
+  const auto entry = [](ShardIndex* index) { return &index->chunks[1]; };
+  EXPECT_EQ(code([&](ShardIndex*) {}), Code::kOk);
+  EXPECT_EQ(code([&](ShardIndex* i) { entry(i)->origin = 3; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { entry(i)->origin_chunk = 0; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { entry(i)->stored_offset = 100'000; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { entry(i)->stored_offset = UINT64_MAX; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { i->origins[0].file = "../x"; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { i->origins[0].uid = i->uid; }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { std::swap(i->origins[0], i->origins[1]); }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) { i->origins.push_back(i->origins[1]); }), Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) {
+              i->origins.push_back(i->origins[1]);  // that no chunk refers to
+              i->origins.back().id.step = Step(3);
+            }),
+            Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) {  // the header
+              i->chunks[0].origin = 1;
+              i->chunks[0].origin_chunk = 1;
+            }),
+            Code::kDataLoss);
+  EXPECT_EQ(code([&](ShardIndex* i) {
+              for (int64_t step = 3; step < 6; ++step) {
+                i->origins.push_back(i->origins[1]);
+                i->origins.back().id.step = Step(step);
+              }
+            }),
+            Code::kDataLoss);
 }
 
 }  // namespace

@@ -54,6 +54,10 @@ class GatedStore : public storage::Store {
                                                           uint64_t size_hint) override {
     return store_->CreateFile(id, name, size_hint);
   }
+  Result<storage::AttemptOrigins> NameOrigins(const AttemptId& id,
+                                              const storage::AttemptOrigins& wanted) override {
+    return store_->NameOrigins(id, wanted);
+  }
   Status MarkDraining(const AttemptId& id) override { return store_->MarkDraining(id); }
   Status Abort(const AttemptId& id) override { return store_->Abort(id); }
   Status Commit(const AttemptId& id, std::string_view manifest, const storage::CommitRecord& record,

@@ -17,12 +17,6 @@ constexpr int kClaimTriesMax = 1000;  // so many others took a number between ou
 constexpr int kListingsMax = 100;     // old runs that rename all the time
 constexpr std::string_view kShape{};  // described by whoever launches, not here
 
-std::string DirNameOf(const ParsedName& name) {
-  if (name.kind == NameKind::kTrash) return TrashName(name.epoch, name.id);
-  if (name.kind == NameKind::kDead) return DeadName(name.epoch, name.id);
-  return name.id.ToString();
-}
-
 Place PlaceOf(NameKind kind) {
   if (kind == NameKind::kTrash) return Place::kTrash;
   return kind == NameKind::kDead ? Place::kDead : Place::kOwn;

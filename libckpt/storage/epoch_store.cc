@@ -16,7 +16,8 @@ std::string KeyIn(std::string_view dir_name, std::string_view file) {
 
 Status CheckFileName(const std::string& name) {
   CKPT_RETURN_IF_ERROR(CheckName("file", name));
-  if (name == format::kManifestFile || name == format::kCommitFile || name == format::kDrainingFile)
+  if (name == format::kManifestFile || name == format::kCommitFile ||
+      name == format::kDrainingFile || name == format::kOriginsFile || name == format::kPinnedFile)
     return InvalidArgument("file name '" + name + "' is reserved for the store's own records");
   return OkStatus();
 }
@@ -240,6 +241,27 @@ Result<std::unique_ptr<FileWriter>> EpochStore::CreateFile(const AttemptId& id,
   return directory_->CreateFile(KeyIn(id.ToString(), name), size_hint);
 }
 
+Result<AttemptOrigins> EpochStore::NameOrigins(const AttemptId& id, const AttemptOrigins& wanted) {
+  CKPT_ASSIGN_OR_RETURN(const JobId job, EnsureJob());
+  const std::string key = KeyIn(id.ToString(), format::kOriginsFile);
+  format::OriginsFile file{job, id, wanted.base, wanted.origins};
+  const Status put = directory_->PutNew(key, file.Encode());
+  if (put.code() == Code::kAlreadyExists) {
+    CKPT_ASSIGN_OR_RETURN(const std::string there, directory_->Get(key, format::kRecordBytesMax));
+    CKPT_ASSIGN_OR_RETURN(file, format::OriginsFile::Decode(there));
+    if (file.id != id || file.job != job)
+      return DataLoss(directory_->Describe(key) + " is that of another attempt or job");
+  } else if (!put.ok()) {
+    return put;
+  }
+  CKPT_FAULT("store.origins.after_put");
+  // Retention looks at this record after it has moved a checkpoint away: one that is still under
+  // its name now stays there.
+  std::erase_if(file.origins,
+                [&](const AttemptId& origin) { return !CommitIn(origin.ToString(), origin).ok(); });
+  return AttemptOrigins{file.base, std::move(file.origins)};
+}
+
 Status EpochStore::MarkDraining(const AttemptId& id) {
   CKPT_ASSIGN_OR_RETURN(const JobId job, EnsureJob());
   CKPT_RETURN_IF_ERROR(directory_->PutNew(KeyIn(id.ToString(), format::kDrainingFile),
@@ -291,7 +313,15 @@ Result<CommitRecord> EpochStore::ReadCommit(const AttemptId& id) {
 Result<std::unique_ptr<FileReader>> EpochStore::OpenFile(const AttemptId& id,
                                                          const std::string& name) {
   CKPT_RETURN_IF_ERROR(CheckName("file", name));
-  return directory_->OpenFile(KeyIn(id.ToString(), name));
+  auto file = directory_->OpenFile(KeyIn(id.ToString(), name));
+  if (file.ok() || file.status().code() != Code::kNotFound) return file;
+  // A removal that was interrupted may have moved away what a newer checkpoint refers to.
+  CKPT_ASSIGN_OR_RETURN(const Scan scan, ScanNames());
+  for (const ParsedName& at : scan.attempts) {
+    if (at.kind == NameKind::kTrash && at.id == id)
+      return directory_->OpenFile(KeyIn(TrashName(at.epoch, id), name));
+  }
+  return file;
 }
 
 }  // namespace ckpt::storage

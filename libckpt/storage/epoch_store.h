@@ -9,6 +9,7 @@
 
 #include "libckpt/base/mutex.h"
 #include "libckpt/storage/job_directory.h"
+#include "libckpt/storage/retention.h"
 #include "libckpt/storage/store.h"
 #include "libckpt/storage/visibility.h"
 
@@ -22,6 +23,13 @@ struct EpochStoreOptions {
   Nanos mark_wait = std::chrono::seconds(10);
 };
 
+struct PruneReport {
+  std::vector<AttemptId> removed;
+};
+
+// The directory's name of a parsed one.
+std::string DirNameOf(const ParsedName& name);
+
 class EpochStore : public Store {
  public:
   explicit EpochStore(std::unique_ptr<JobDirectory> directory, EpochStoreOptions options = {});
@@ -34,6 +42,7 @@ class EpochStore : public Store {
   Status BeginAttempt(const AttemptId& id) override;
   Result<std::unique_ptr<FileWriter>> CreateFile(const AttemptId& id, const std::string& name,
                                                  uint64_t size_hint) override;
+  Result<AttemptOrigins> NameOrigins(const AttemptId& id, const AttemptOrigins& wanted) override;
   Status MarkDraining(const AttemptId& id) override;
   Status Abort(const AttemptId& id) override;
   Status Commit(const AttemptId& id, std::string_view manifest, const CommitRecord& record,
@@ -44,6 +53,27 @@ class EpochStore : public Store {
   Result<std::unique_ptr<FileReader>> OpenFile(const AttemptId& id,
                                                const std::string& name) override;
   std::string Describe() const override;
+
+  // What the rules would remove; changes nothing. `is_whole` (may be null) looks deeper than this
+  // store does, which holds MANIFEST against COMMIT.
+  // Errors: kUnavailable while an epoch is being claimed; kFailedPrecondition if there is none.
+  Result<PrunePlan> PlanPrune(const KeepRules& rules, const IsWhole& is_whole);
+  // Removes what the plan says, as far as it is still so: an attempt that refers to one of them
+  // keeps it. Safe beside writers, other removals and kills at any moment.
+  // Errors: kAborted if a newer epoch has claimed the job (what was not removed is moved back).
+  Result<PruneReport> Prune(const PrunePlan& plan);
+
+  // What an interrupted run has left: promised COMMITs that are missing, removals half done,
+  // attempts of older epochs that can never become visible. `fenced_too`: also those that were
+  // committed and that no list names. Changes nothing.
+  Result<RepairPlan> PlanRepair(
+      const std::vector<std::pair<AttemptId, CommitRecord>>& promised = {},
+      bool fenced_too = false);
+  // Errors: kAborted if an epoch was claimed since the plan was made.
+  Status Repair(const RepairPlan& plan,
+                const std::vector<std::pair<AttemptId, CommitRecord>>& promised = {});
+  // A row for each checkpoint and attempt, newest first.
+  Result<std::vector<UsageRow>> Usage();
 
   // The id in JOB; kNotFound if the job was never opened for writing here.
   Result<JobId> ReadJob();
@@ -70,6 +100,23 @@ class EpochStore : public Store {
   // kDataLoss if what is there is torn or another's.
   Result<CommitRecord> CommitIn(const std::string& dir_name, const AttemptId& id);
   Result<Marks> MarksIn(const std::string& dir_name, const AttemptId& id);
+
+  // Retention and repair. An epoch whose claim is complete, or why nothing may be removed.
+  Result<EpochView> ViewForRemoval(const Scan& scan);
+  // What a checkpoint refers to by its MANIFEST, an attempt may refer to by its ORIGINS.
+  Result<std::vector<AttemptId>> OriginsIn(const std::string& dir_name);
+  Result<std::vector<AttemptId>> OriginsOfOpen(const Scan& scan, const EpochView& view);
+  Result<std::vector<Retained>> FindRetained(const Scan& scan, const EpochView& view,
+                                             const IsWhole& is_whole);
+  Status TakeBack(const std::vector<AttemptId>& ids, Epoch by);
+  // The look between the renames; moves back, and takes from `moved`, what is referred to by now.
+  Status CheckStillRetired(Epoch by, std::vector<AttemptId>* moved);
+  Status Bury(Epoch by, std::vector<AttemptId> moved, PruneReport* report);
+  Status FinishRemovals(Epoch by);
+  // Empty if it is garbage.
+  Result<std::string> WhyNotGarbage(const AttemptId& id, bool fenced_too);
+  Status PlanRepairOf(const ParsedName& name, const EpochView& view,
+                      const std::vector<AttemptId>& needed, bool fenced_too, RepairPlan* plan);
 
   // Claims.
   Result<Epoch> TakeNumber(Epoch at_least);

@@ -26,6 +26,10 @@ struct NamedEntry {
   bool file = false;  // neither: a link or something else that is not ours
 };
 
+struct DirectorySize {
+  uint64_t files = 0, bytes = 0;
+};
+
 class JobDirectory {
  public:
   virtual ~JobDirectory() = default;
@@ -52,6 +56,13 @@ class JobDirectory {
   virtual Status RenameDir(const std::string& from, const std::string& to) = 0;
   // With everything in it; OK if there is none.
   virtual Status RemoveDir(const std::string& name) = 0;
+
+  // The names in a directory of the job's; kNotFound.
+  virtual Result<std::vector<NamedEntry>> ListDir(const std::string& name) = 0;
+  // What the files directly in it take; kNotFound.
+  virtual Result<DirectorySize> Measure(const std::string& name) = 0;
+  // When it was last written, by the store's clock (since 1970); 0 where that is not kept.
+  virtual Result<int64_t> ModifiedNs(const std::string& key) = 0;
 
   virtual Result<std::unique_ptr<FileWriter>> CreateFile(const std::string& key,
                                                          uint64_t size_hint) = 0;

@@ -4,12 +4,14 @@
 // library's rank 0) claims epochs and commits; every writing rank creates files in an attempt.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/clock.h"
 #include "libckpt/base/digest.h"
@@ -18,11 +20,13 @@
 
 namespace ckpt::storage {
 
-// Writes one file of an attempt, from front to back in any order of offsets; not visible before the
-// attempt's COMMIT.
+// Writes one file of an attempt, in any order of offsets; not visible before the attempt's COMMIT.
+// What is written in whole pages, from page-aligned memory, goes past the page cache where the file
+// system can; only the end of the file may be less than a page.
 class FileWriter {
  public:
   virtual ~FileWriter() = default;
+  // Threads: safe for disjoint ranges.
   virtual Status Write(uint64_t offset, ByteSpan data) = 0;
   // Syncs data and size, closes. A failed sync is terminal: every later call fails.
   // Durable: the file's data; its directory entry only after the attempt's Commit.
@@ -35,6 +39,14 @@ class FileReader {
   virtual uint64_t size() const = 0;
   // Exactly `out.size()` bytes, or kDataLoss naming file and range. Threads: safe.
   virtual Status Read(uint64_t offset, MutableByteSpan out) const = 0;
+  // The same into `scratch`, past the page cache where that can be; where the bytes lie in it.
+  virtual Result<ByteSpan> Fetch(uint64_t offset, uint64_t bytes, AlignedBuffer* scratch) const {
+    if (offset <= size() && bytes <= size() - offset) scratch->Reserve(bytes);
+    const MutableByteSpan out = scratch->span().first(std::min<uint64_t>(bytes, scratch->size()));
+    if (out.size() < bytes) return Read(offset, {scratch->data(), bytes});  // says what is wrong
+    CKPT_RETURN_IF_ERROR(Read(offset, out));
+    return ByteSpan(out);
+  }
 };
 
 // What an epoch may still see of older epochs, plus what the store knows of the epoch itself.
@@ -48,6 +60,11 @@ struct CheckpointInfo {
   bool committed = false;
   bool visible = false;   // by the highest complete EPOCH.n
   bool draining = false;  // carries a DRAINING mark
+};
+
+struct AttemptOrigins {
+  AttemptId base;                  // what the attempt is compared with
+  std::vector<AttemptId> origins;  // rising; `base` among them unless it is gone
 };
 
 struct CommitRecord {
@@ -80,6 +97,10 @@ class Store {
   virtual Result<std::unique_ptr<FileWriter>> CreateFile(const AttemptId& id,
                                                          const std::string& name,
                                                          uint64_t size_hint) = 0;
+  // The older checkpoints that `id` may refer to, named before it does, so that retention spares
+  // them: those of `wanted` that are committed here, or what another rank of the attempt has named
+  // already. What is returned can be referred to. Durable.
+  virtual Result<AttemptOrigins> NameOrigins(const AttemptId& id, const AttemptOrigins& wanted) = 0;
   // Set before a suspend is acknowledged: the next claimant adopts this attempt though it has no
   // COMMIT yet.
   virtual Status MarkDraining(const AttemptId& id) = 0;

@@ -5,10 +5,14 @@
 
 DIRECTORY is a checkpoint, or a job with its checkpoints. Every byte of every file is checked. Prints
 JSON. Exit: 0 whole, 4 damaged (each damage on a line of stderr, with shard, chunk and tensors), 2 usage.
+Compressed chunks need some zstd (Python's own from 3.14 on, the module zstandard, or the C library);
+without any, only their check is compared, and "unchecked" says how many there were.
 It shares nothing with the C++ reader but the page, and is meant to be read next to it.
 """
 
 import base64
+import ctypes
+import ctypes.util
 import json
 import os
 import re
@@ -174,6 +178,71 @@ def check_pairs(pairs, depth):
     need(not plain, "a tagged dict that could be plain")
 
 
+# --- codecs ---
+
+def find_zstd():
+    """A function (frame, raw bytes) -> bytes, or None."""
+    try:
+        from compression import zstd
+        return lambda frame, size: zstd.decompress(frame)
+    except ImportError:
+        pass
+    try:
+        import zstandard
+        return lambda frame, size: zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+    except ImportError:
+        pass
+    name = ctypes.util.find_library("zstd")
+    if not name:
+        return None
+    library = ctypes.CDLL(name)
+    library.ZSTD_decompress.restype = ctypes.c_size_t
+
+    def decompress(frame, size):
+        out = ctypes.create_string_buffer(size)
+        got = library.ZSTD_decompress(out, ctypes.c_size_t(size), frame, ctypes.c_size_t(len(frame)))
+        need(got == size, "a zstd frame does not decode")
+        return out.raw
+
+    return decompress
+
+
+ZSTD = find_zstd()
+
+
+def decode_zstd(stored, size):
+    try:
+        raw = ZSTD(stored, size)
+    except Damage:
+        raise
+    except Exception as error:  # each library has its own
+        raise Damage(f"a zstd frame does not decode ({error})")
+    need(len(raw) == size, "a zstd frame of another size")
+    return raw
+
+
+def decode_planes(stored, size, width):
+    need(width in (2, 4, 8) and size % width == 0, "planes of impossible elements")
+    count, at = size // width, 0
+    words = bytearray(size)  # rotated, most significant byte first
+    for plane in range(width):
+        need(at + 5 <= len(stored), "planes cut short")
+        method, length = struct.unpack_from("<BI", stored, at)
+        data = stored[at + 5:at + 5 + length]
+        at += 5 + length
+        need(method < 2 and len(data) == length, "a plane that cannot be")
+        words[plane::width] = need_size(data if method == 0 else decode_zstd(data, count), count)
+    need(at == len(stored), "bytes behind the planes")
+    letter, top = {2: "H", 4: "I", 8: "Q"}[width], 8 * width - 1
+    rotated = struct.unpack(f">{count}{letter}", words)
+    return struct.pack(f"<{count}{letter}", *((word >> 1) | ((word & 1) << top) for word in rotated))
+
+
+def need_size(data, size):
+    need(len(data) == size, "a plane of another size")
+    return data
+
+
 # --- shard and index ---
 
 def volume(shape):
@@ -250,7 +319,7 @@ def decode_index(data, what, uid, shard, file_bytes):
     need(xxh3_128(data[:-16]) == data[-16:], f"{what}: its bytes do not have its digest")
     cursor = Cursor(data[8:-16], what)
     version, features = cursor.take("2I")
-    need(version == 1 and features == 0, f"{what}: version {version}, features {features}")
+    need(version == 1 and features in (0, 1), f"{what}: version {version}, features {features}")
     need(cursor.take("16s") == uid, f"{what}: of another checkpoint")
     need(cursor.take("I") == shard, f"{what}: of another shard")
     count = cursor.take("I")
@@ -260,16 +329,49 @@ def decode_index(data, what, uid, shard, file_bytes):
     need(header_bytes % 4096 == 0 and 0 < header_bytes <= stream_bytes, f"{what}: header size")
     tensors = [decode_tensor(cursor) for _ in range(count)]
     check_order(tensors, header_bytes, stream_bytes, what)
+    origins = decode_origins(cursor, what, uid) if features else []
     need(cursor.at + 48 * chunk_count == len(cursor.data), f"{what}: number of chunks")
     chunks, stored = [], 0
     for begin, end in chunk_ranges(tensors, header_bytes, chunk_bytes):
-        codec, reserved, raw, offset, size, digest = cursor.take("2I3Q16s")
-        need(codec == 0, f"{what}: codec {codec} is not known to this reader")
-        need(reserved == 0 and raw == size == end - begin and offset == stored, f"{what}: chunk {len(chunks)}")
-        stored += size
-        chunks.append((begin, end, digest))
+        chunk = decode_chunk(cursor, f"{what}: chunk {len(chunks)}", begin, end, origins, stored)
+        need(chunks or (chunk["origin"] == 0 and chunk["codec"] == 0), f"{what}: the header is not its own")
+        stored += 0 if chunk["origin"] else chunk["bytes"]
+        chunks.append(chunk)
     need(len(chunks) == chunk_count and stored == file_bytes, f"{what}: chunks do not cover the file")
-    return {"tensors": tensors, "chunks": chunks, "header_bytes": header_bytes}
+    used = {chunk["origin"] for chunk in chunks}
+    need(all(k + 1 in used for k in range(len(origins))), f"{what}: an origin that nothing refers to")
+    return {"tensors": tensors, "chunks": chunks, "origins": origins, "header_bytes": header_bytes}
+
+
+def check_file_name(name):
+    need(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name), f"'{name}' is no file name")
+
+
+def decode_origins(cursor, what, uid):
+    count, zero = cursor.take("2I")
+    need(1 <= count <= 4 and zero == 0, f"{what}: number of origins")
+    origins = []
+    for _ in range(count):
+        origin_uid, epoch, step, attempt, shard, size, length = cursor.take("16sQqIIQI")
+        file = cursor.take(f"{length}s").decode()
+        check_file_name(file)
+        need(origin_uid != uid, f"{what}: refers to itself")
+        need(not origins or origins[-1]["order"] < (epoch, step, attempt), f"{what}: origins out of order")
+        origins.append({"uid": origin_uid, "order": (epoch, step, attempt), "shard": shard, "bytes": size, "file": file,
+                        "name": f"s{step}.e{epoch}.a{attempt}"})
+    return origins
+
+
+def decode_chunk(cursor, what, begin, end, origins, stored):
+    codec, origin, check, number, raw, offset, size, digest = cursor.take("BBHI3Q16s")
+    need(codec < 3 and origin <= len(origins), f"{what}: codec {codec} or origin {origin} is not known")
+    need(raw == end - begin and (size == raw and check == 0 if codec == 0 else 0 < size < raw), f"{what}: size")
+    if origin:
+        need(number > 0 and offset + size <= origins[origin - 1]["bytes"], f"{what}: beyond its origin")
+    else:
+        need(number == 0 and offset == stored, f"{what}: place")
+    return {"begin": begin, "end": end, "codec": codec, "origin": origin, "number": number, "check": check,
+            "offset": offset, "bytes": size, "digest": digest}
 
 
 def check_header(data, index, what):
@@ -290,18 +392,67 @@ def check_header(data, index, what):
     need(list(entries.items()) == list(expected.items()), f"{what}: header and index differ")
 
 
+def open_holders(directory, file, index):
+    """The shard's own file, then those of its origins, which lie beside the checkpoint."""
+    paths = [os.path.join(directory, file["name"])]
+    for origin in index["origins"]:
+        beside = os.path.join(os.path.dirname(os.path.abspath(directory)), origin["name"])
+        path = os.path.join(beside, origin["file"])
+        need(os.path.isfile(path) and os.path.getsize(path) == origin["bytes"],
+             f"{file['name']}: refers to {origin['name']} (uid {origin['uid'].hex()}), which is not there whole")
+        paths.append(path)
+    return [open(path, "rb") for path in paths]
+
+
+def width_of(index, chunk):
+    for tensor in index["tensors"]:
+        if tensor["begin"] <= chunk["begin"] < tensor["end"]:
+            return DTYPES[tensor["dtype"]][1]
+    return 1
+
+
+def read_chunk(holders, index, chunk):
+    """The raw bytes; None if they are compressed and there is no zstd here."""
+    holder = holders[chunk["origin"]]
+    holder.seek(chunk["offset"])
+    stored = holder.read(chunk["bytes"])
+    if chunk["codec"] == 0:
+        return stored
+    need(xxh3_64(stored) & 0xffff == chunk["check"], "its stored bytes are not those written")
+    if ZSTD is None:
+        return None
+    size = chunk["end"] - chunk["begin"]
+    if chunk["codec"] == 1:
+        return decode_zstd(stored, size)
+    return decode_planes(stored, size, width_of(index, chunk))
+
+
 def check_chunks(directory, file, index, uid, damages):
     """One chunk in memory at a time."""
-    path = os.path.join(directory, file["name"])
-    with open(path, "rb") as shard:
-        for number, (begin, end, digest) in enumerate(index["chunks"]):
-            data = shard.read(end - begin)
-            seed = xxh3_64(uid + struct.pack("<IQ", file["shard"], number))
-            if xxh3_128(data, seed) == digest:
-                continue
+    holders = open_holders(directory, file, index)
+    try:
+        for number, chunk in enumerate(index["chunks"]):
+            begin, end = chunk["begin"], chunk["end"]
+            place = (uid, file["shard"], number)
+            if chunk["origin"]:
+                origin = index["origins"][chunk["origin"] - 1]
+                place = (origin["uid"], origin["shard"], chunk["number"])
+            why = "it does not have its digest"
+            try:
+                data = read_chunk(holders, index, chunk)
+                if data is None:
+                    index["unchecked"] = index.get("unchecked", 0) + 1
+                    continue
+                if xxh3_128(data, xxh3_64(place[0] + struct.pack("<IQ", *place[1:]))) == chunk["digest"]:
+                    continue
+            except Damage as damage:
+                why = str(damage)
             names = [t["name"] for t in index["tensors"] if t["begin"] < end and t["end"] > begin]
             where = ", ".join(f"tensor '{name}'" for name in names) if number else "the header"
-            damages.append(f"{file['name']}: chunk {number} (bytes {begin} to {end}) is damaged: {where}")
+            damages.append(f"{file['name']}: chunk {number} (bytes {begin} to {end}) is damaged: {where}: {why}")
+    finally:
+        for holder in holders:
+            holder.close()
 
 
 # --- checkpoint ---
@@ -418,13 +569,16 @@ def read_checkpoint(directory, damages):
         except (Damage, UnicodeDecodeError) as damage:
             damages.append(str(damage))
     if len(indexes) == len(manifest["files"]):
+        named = [origin["checkpoint"] for origin in manifest.get("origins", [])]
+        need(set(named) == {o["name"] for index in indexes.values() for o in index["origins"]},
+             "MANIFEST names other origins than the indexes")
         check_covers(layouts, indexes)
     return summary(manifest, indexes)
 
 
 def read_shard(directory, file, uid, damages):
     for name in (file["name"], file["index"]):
-        need(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name), f"'{name}' is no file name")
+        check_file_name(name)
         need(not os.path.islink(os.path.join(directory, name)), f"{name}: a symbolic link")
     data = read_file(directory, file["index"], INDEX_MAX)
     need(len(data) == file["index_bytes"] and data[-16:].hex() == file["index_digest"],
@@ -448,6 +602,8 @@ def summary(manifest, indexes):
         "mode": manifest["mode"], "writer": manifest["writer"], "world": manifest["world"],
         "bytes": sum(file["bytes"] for file in manifest["files"]),
         "chunks": sum(len(index["chunks"]) for index in indexes.values()),
+        "unchecked": sum(index.get("unchecked", 0) for index in indexes.values()),
+        "origins": sorted({o["name"] for index in indexes.values() for o in index["origins"]}),
         "tensors": [{key: row[key] for key in ("name", "dtype", "placement", "shape", "tied_to")
                      if key in row} for row in manifest["tensors"]],
         "shards": {str(shard): [{"name": t["name"], "dtype": DTYPES[t["dtype"]][0],

@@ -49,6 +49,9 @@ class CheckpointDirectory : public Store {
                                                  uint64_t) override {
     return ReadOnly();
   }
+  Result<AttemptOrigins> NameOrigins(const AttemptId&, const AttemptOrigins&) override {
+    return ReadOnly();
+  }
   Status MarkDraining(const AttemptId&) override { return ReadOnly(); }
   Status Abort(const AttemptId&) override { return ReadOnly(); }
   Status Commit(const AttemptId&, std::string_view, const CommitRecord&, const Deadline&) override {
@@ -70,8 +73,10 @@ class CheckpointDirectory : public Store {
   }
   Result<std::unique_ptr<FileReader>> OpenFile(const AttemptId& id,
                                                const std::string& name) override {
-    CKPT_RETURN_IF_ERROR(CheckId(id));
     CKPT_RETURN_IF_ERROR(CheckName("file", name));
+    // What this one refers to lies beside it as long as it is in its job's directory.
+    if (id != id_)
+      return OpenAttemptFile(fs_, os::JoinPath(os::ParentOf(directory_), id.ToString()), name);
     return OpenAttemptFile(fs_, directory_, name);
   }
   std::string Describe() const override { return directory_; }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "libckpt/os/file.h"
+#include "libckpt/storage/job_directory.h"
 #include "libckpt/storage/store.h"
 
 namespace ckpt::storage {
@@ -19,5 +20,8 @@ Result<std::unique_ptr<FileReader>> OpenAttemptFile(os::FileSystem& fs,
 
 // Adds what is needed, what is free and the way out to the error of a full disk; others unchanged.
 Status ExplainFullDisk(Status status, const std::string& directory, uint64_t bytes_needed);
+
+// A job's place in a directory. `fs` must outlive it.
+std::unique_ptr<JobDirectory> NewPosixDirectory(os::FileSystem& fs, std::string directory);
 
 }  // namespace ckpt::storage

@@ -21,13 +21,7 @@ class PosixDirectory : public JobDirectory {
 
   Result<std::vector<NamedEntry>> List() override {
     CKPT_ASSIGN_OR_RETURN(const std::vector<os::DirEntry> found, fs_.List(directory_));
-    std::vector<NamedEntry> entries;
-    entries.reserve(found.size());
-    for (const os::DirEntry& entry : found) {
-      entries.push_back({entry.name, entry.type == os::FileType::kDirectory,
-                         entry.type == os::FileType::kRegular});
-    }
-    return entries;
+    return Named(found);
   }
 
   Result<std::string> Get(const std::string& key, uint64_t bytes_max) override {
@@ -103,6 +97,28 @@ class PosixDirectory : public JobDirectory {
     return fs_.SyncDir(directory_);
   }
 
+  Result<std::vector<NamedEntry>> ListDir(const std::string& name) override {
+    CKPT_ASSIGN_OR_RETURN(const std::vector<os::DirEntry> found, fs_.List(Path(name)));
+    return Named(found);
+  }
+
+  Result<DirectorySize> Measure(const std::string& name) override {
+    CKPT_ASSIGN_OR_RETURN(const std::vector<os::DirEntry> found, fs_.List(Path(name)));
+    DirectorySize size;
+    for (const os::DirEntry& entry : found) {
+      const auto stat = fs_.Stat(os::JoinPath(Path(name), entry.name));
+      if (!stat.ok()) continue;  // removed meanwhile
+      ++size.files;
+      size.bytes += stat->bytes;
+    }
+    return size;
+  }
+
+  Result<int64_t> ModifiedNs(const std::string& key) override {
+    CKPT_ASSIGN_OR_RETURN(const os::FileStat stat, fs_.Stat(Path(key)));
+    return stat.mtime_ns;
+  }
+
   Result<std::unique_ptr<FileWriter>> CreateFile(const std::string& key,
                                                  uint64_t size_hint) override {
     return CreateAttemptFile(fs_, directory_, key, size_hint);
@@ -114,6 +130,15 @@ class PosixDirectory : public JobDirectory {
   std::string Describe() const override { return directory_; }
 
  private:
+  static std::vector<NamedEntry> Named(const std::vector<os::DirEntry>& found) {
+    std::vector<NamedEntry> entries;
+    entries.reserve(found.size());
+    for (const os::DirEntry& entry : found) {
+      entries.push_back({entry.name, entry.type == os::FileType::kDirectory,
+                         entry.type == os::FileType::kRegular});
+    }
+    return entries;
+  }
   std::string Path(std::string_view key) const { return os::JoinPath(directory_, key); }
 
   // Written, synced and closed under a name that no other process uses.
@@ -158,10 +183,13 @@ class PosixDirectory : public JobDirectory {
 
 }  // namespace
 
+std::unique_ptr<JobDirectory> NewPosixDirectory(os::FileSystem& fs, std::string directory) {
+  return std::make_unique<PosixDirectory>(fs, std::move(directory));
+}
+
 std::unique_ptr<EpochStore> OpenFileStore(os::FileSystem& fs, std::string directory,
                                           EpochStoreOptions options) {
-  return std::make_unique<EpochStore>(std::make_unique<PosixDirectory>(fs, std::move(directory)),
-                                      options);
+  return std::make_unique<EpochStore>(NewPosixDirectory(fs, std::move(directory)), options);
 }
 
 std::unique_ptr<EpochStore> OpenFileStore(std::string directory) {

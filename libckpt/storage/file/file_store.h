@@ -30,6 +30,13 @@ Result<std::unique_ptr<Store>> OpenCheckpointDirectory(os::FileSystem& fs, std::
 
 Result<std::unique_ptr<Store>> OpenCheckpointDirectory(std::string directory);
 
+// A new checkpoint by its own path, for one writer (engine::CopyCheckpoint): BeginAttempt makes the
+// directory, which must not exist; Commit makes it a checkpoint that OpenCheckpointDirectory opens.
+// Everything else is kFailedPrecondition. Durable: as a save.
+std::unique_ptr<Store> NewCheckpointDirectory(os::FileSystem& fs, std::string directory,
+                                              const JobId& job);
+std::unique_ptr<Store> NewCheckpointDirectory(std::string directory, const JobId& job);
+
 // Whether a directory looks like one checkpoint (holds a MANIFEST or COMMIT) or like a job.
 enum class DirectoryKind { kJob, kCheckpoint, kNeither };
 Result<DirectoryKind> KindOfDirectory(os::FileSystem& fs, const std::string& directory);

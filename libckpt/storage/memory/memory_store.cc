@@ -140,6 +140,26 @@ class MemoryDirectory : public JobDirectory {
     job_->directories.erase(name);
     return OkStatus();
   }
+  Result<std::vector<NamedEntry>> ListDir(const std::string& name) override {
+    MutexLock lock(job_->mutex);
+    const auto found = job_->directories.find(name);
+    if (found == job_->directories.end()) return NotFound(Where(name) + ": no such directory");
+    std::vector<NamedEntry> entries;
+    for (const auto& [file, bytes] : found->second) entries.push_back({file, false, true});
+    return entries;
+  }
+  Result<DirectorySize> Measure(const std::string& name) override {
+    MutexLock lock(job_->mutex);
+    const auto found = job_->directories.find(name);
+    if (found == job_->directories.end()) return NotFound(Where(name) + ": no such directory");
+    DirectorySize size;
+    for (const auto& [file, bytes] : found->second) {
+      ++size.files;
+      size.bytes += bytes->size();
+    }
+    return size;
+  }
+  Result<int64_t> ModifiedNs(const std::string&) override { return int64_t{0}; }
   Result<std::unique_ptr<FileWriter>> CreateFile(const std::string& key, uint64_t) override {
     const auto [dir, name] = Split(key);
     MutexLock lock(job_->mutex);

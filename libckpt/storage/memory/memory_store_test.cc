@@ -2,6 +2,7 @@
 
 #include "libckpt/testing/store_conformance.h"
 #include "libckpt/testing/store_flaws.h"
+#include "libckpt/testing/store_retention.h"
 
 namespace ckpt::testing {
 namespace {
@@ -27,6 +28,7 @@ class MemoryWorld : public StoreWorld {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Memory, StoreConformance, MemoryWorld);
 INSTANTIATE_TYPED_TEST_SUITE_P(Memory, StoreFlaws, MemoryWorld);
+INSTANTIATE_TYPED_TEST_SUITE_P(Memory, StoreRetention, MemoryWorld);
 
 }  // namespace
 }  // namespace ckpt::testing

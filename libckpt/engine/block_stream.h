@@ -1,0 +1,124 @@
+// A file written by several threads as one stream of bytes: parts are appended in order, whoever
+// fills a block of it writes that block, outside of the lock, while the others go on. Blocks are
+// aligned, so that they go past the page cache.
+//
+// The tempting alternative, a queue to writer threads, needs the same turns and a second hand-over.
+//
+// I1  Part n is appended after part n - 1; after the first failure nobody waits any more.
+// I2  Memory: one block for each thread that appends, and one that is being filled.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "libckpt/base/aligned_buffer.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/engine/parallel.h"
+#include "libckpt/storage/store.h"
+
+namespace ckpt::engine {
+
+// A write to a disk waits more than it computes: more threads than cores.
+inline constexpr uint32_t kWriteThreadsDefault = 4;
+inline constexpr uint64_t kWriteBlockBytes = uint64_t{4} << 20;
+
+class BlockStream {
+ public:
+  explicit BlockStream(storage::FileWriter* file) : file_(file) {}
+
+  // Waits for part `number`'s turn, tells where the part begins in the file, and appends `spans`.
+  // `placed` runs in turn. Blocks: on disk if a block is full. Errors: those of the file; kAborted
+  // if another part has failed.
+  template <typename Placed>
+  Status Append(uint64_t number, const std::vector<ByteSpan>& spans, Placed&& placed) {
+    CKPT_RETURN_IF_ERROR(AwaitTurn(number));
+    std::unique_ptr<Block> full;
+    placed(at_);
+    Status status;
+    for (const ByteSpan span : spans) {
+      status = Fill(span, &full);
+      if (!status.ok()) break;
+    }
+    EndTurn(number, status);
+    if (status.ok() && full != nullptr) status = Write(std::move(full));
+    if (!status.ok()) Fail();
+    return status;
+  }
+  // The last block. Pre: every part was appended.
+  Status Flush();
+  // After a failure elsewhere: lets those go that wait for their turn.
+  void Fail();
+
+ private:
+  struct Block {
+    AlignedBuffer memory{kWriteBlockBytes};
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Status AwaitTurn(uint64_t number);
+  void EndTurn(uint64_t number, const Status& status);
+  // In turn: copies into the current block; a block that is full is handed out, a second one is
+  // written at once.
+  Status Fill(ByteSpan span, std::unique_ptr<Block>* full);
+  Status Write(std::unique_ptr<Block> block);
+  std::unique_ptr<Block> TakeBlock(uint64_t offset);
+
+  storage::FileWriter* const file_;
+  // Only whoever has the turn touches these.
+  uint64_t at_ = 0;
+  std::unique_ptr<Block> current_;
+
+  Mutex mutex_;
+  CondVar turn_;
+  uint64_t next_ CKPT_GUARDED_BY(mutex_) = 0;
+  bool failed_ CKPT_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Block>> free_ CKPT_GUARDED_BY(mutex_);
+};
+
+// Consecutive chunks that one thread takes at once: about a block, at least one chunk.
+struct Part {
+  uint64_t first = 0, last = 0;
+};
+template <typename Chunks>
+std::vector<Part> PartsOf(const Chunks& chunks) {
+  std::vector<Part> parts;
+  uint64_t bytes = kWriteBlockBytes;
+  for (uint64_t c = 0; c < chunks.size(); ++c) {
+    const uint64_t size = chunks[c].end - chunks[c].begin;
+    if (bytes + size > kWriteBlockBytes) {
+      parts.push_back({c, c});
+      bytes = 0;
+    }
+    bytes += size;
+    parts.back().last = c + 1;
+  }
+  return parts;
+}
+
+// Runs `write(number, part, thread)` for every part on a few threads; whichever way one ends, the
+// others do not wait for it. Then the last block.
+template <typename Write>
+Status WriteParts(const std::vector<Part>& parts, uint32_t threads, BlockStream* stream,
+                  const Write& write) {
+  class FailUnlessDone {
+   public:
+    explicit FailUnlessDone(BlockStream* s) : stream_(s) {}
+    ~FailUnlessDone() {
+      if (stream_ != nullptr) stream_->Fail();
+    }
+    void Done() { stream_ = nullptr; }
+
+   private:
+    BlockStream* stream_;
+  };
+  CKPT_RETURN_IF_ERROR(ParallelFor(parts.size(), threads == 0 ? kWriteThreadsDefault : threads,
+                                   [&](uint64_t i, uint32_t thread) -> Status {
+                                     FailUnlessDone guard(stream);
+                                     CKPT_RETURN_IF_ERROR(write(i, parts[i], thread));
+                                     guard.Done();
+                                     return OkStatus();
+                                   }));
+  return stream->Flush();
+}
+
+}  // namespace ckpt::engine
