@@ -96,15 +96,20 @@ Leader::Impl::Impl(const LeaderConfig& config, LeaderRecord record, bool returne
   }
 }
 
+void Leader::Impl::Begin() {
+  begun_ = true;
+  if (r_.started_ns == 0) r_.started_ns = now_;
+  if (draining()) r_.generations[0].fill_deadline_ns = now_ + drain_wait_ns_;
+  for (auto& [id, member] : members_) member.lost_ns = now_;  // until it joins, this once or again
+}
+
 // One Persist for each step at most, and everything that the step says waits for it.
 LeaderActions Leader::Impl::Step(int64_t now_ns, const LeaderEvent& event) {
   now_ = std::max(now_, now_ns);
   out_.clear();
-  if (r_.started_ns == 0) {
-    r_.started_ns = now_;
-    if (draining()) r_.generations[0].fill_deadline_ns = now_ + drain_wait_ns_;
-  }
+  if (!begun_) Begin();
   if (returned_) Resume();
+  if (open() && now_ >= KillAt()) CheckDeadlines();  // nothing that is heard now is in time
   std::visit([this](const auto& e) { On(e); }, event);
   AnswerNotices();
   LeaderActions told = std::move(out_);
@@ -156,6 +161,10 @@ void Leader::Impl::Resume() {
   }
   for (Gen& gen : r_.generations) {
     for (const auto& [id, member] : members_) gen.pending.insert(id);
+    // It may have died with this stored and not done.
+    if (gen.aborted) {
+      Emit(AbortAttempt{gen.attempt, gen.generation, "given up before the leader restarted"});
+    }
   }
   Store();
   TryStart();
@@ -231,13 +240,24 @@ void Leader::Impl::Broadcast() {
   sent_ns_ = now_;
   const Msg msg = CurrentMsg();
   for (const auto& [id, member] : members_) {
-    if (!member.voted) Send(id, msg);
+    if (Behind(member)) Send(id, msg);
   }
 }
 
 void Leader::Impl::SendCurrent(MemberId member) {
   if (HasCurrent()) Send(member, CurrentMsg());
   for (Gen& gen : r_.generations) SendMark(member, &gen);
+}
+
+// Has not answered the present stage, or not taken its newest deadline.
+bool Leader::Impl::Behind(const MemberState& member) const {
+  const bool timed = r_.stage >= Stage::kProposed && r_.decision < Decision::kRelease;
+  return !member.voted || (timed && member.extension < r_.extension);
+}
+
+bool Leader::Impl::AnyBehind() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [this](const auto& entry) { return Behind(entry.second); });
 }
 
 bool Leader::Impl::AllVoted() const {
@@ -313,6 +333,7 @@ void Leader::Impl::On(const MemberLost& event) {
   const auto it = members_.find(event.member);
   if (it == members_.end() || !it->second.connected) return;
   it->second.connected = false;
+  if (config_.mutations.lost_is_settled) it->second.voted = true;
   it->second.lost_ns = now_;
 }
 
@@ -341,7 +362,7 @@ void Leader::Impl::On(const LeaderTick&) {
   CheckDeadlines();
   CheckGenerationDeadlines();
   TryStart();
-  if (HasCurrent() && !AllVoted() && now_ - sent_ns_ >= config_.retry_ns) Broadcast();
+  if (HasCurrent() && AnyBehind() && now_ - sent_ns_ >= config_.retry_ns) Broadcast();
 }
 
 int64_t Leader::Impl::next_deadline_ns() const {
@@ -358,7 +379,7 @@ int64_t Leader::Impl::next_deadline_ns() const {
     }
   }
   if (!over && !PastRelease()) next = std::min(next, leave_by_ns_);
-  if (HasCurrent() && !AllVoted()) next = std::min(next, sent_ns_ + config_.retry_ns);
+  if (HasCurrent() && AnyBehind()) next = std::min(next, sent_ns_ + config_.retry_ns);
   for (const auto& [id, member] : members_) {
     if (!over && member.lost_ns != kNever) {
       next = std::min(next, member.lost_ns + config_.member_grace_ns);
@@ -406,6 +427,7 @@ Leader::View Leader::Impl::view() const {
       break;
   }
   if (HasCurrent()) view.missing = MissingRanks();
+  view.deadline_ns = StageDeadline();
   for (const Gen& gen : r_.generations) {
     view.generations.push_back(
         GenerationView{gen.generation, gen.attempt, gen.slot, gen.step,

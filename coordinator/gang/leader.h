@@ -231,7 +231,8 @@ class Leader {
     OpPhase phase = OpPhase::kQueued;
     Decision decision = Decision::kNone;
     uint32_t round = 0, attempt = 0, cut = 0;
-    std::vector<uint32_t> missing;  // ranks that the present phase waits for
+    std::vector<uint32_t> missing;    // ranks that the present phase waits for
+    int64_t deadline_ns = INT64_MAX;  // ... until then
     std::vector<GenerationView> generations;
     bool ended = false, finished = false;
   };

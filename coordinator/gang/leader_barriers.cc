@@ -118,6 +118,7 @@ void Leader::Impl::BackDone() {
   r_.decision = Decision::kNone;
   SetStage(Stage::kWaiting, now_ + config_.save_ns);
   r_.void_round = false;
+  DropFailedDrains();
   if (TriesAgain()) {
     r_.cut_deadline_ns = kNever;
     wait_until_ns_ = now_ + config_.retry_ns;
@@ -226,6 +227,8 @@ void Leader::Impl::OnExit(const Msg& msg) {
   const uint32_t ranks = WorldSize();
   if (finished_ranks_.size() < ranks || exited_ranks_.size() < ranks || r_.ended) return;
   r_.finished = true;
+  // What still waits, for a slot perhaps, has nobody left to wait for.
+  if (open()) FinishOperation(OpPhase::kFinished, FailedPrecondition("the training has finished"));
   Report report;
   report.phase = OpPhase::kFinished;
   report.at_ns = now_;

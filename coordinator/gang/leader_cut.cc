@@ -103,6 +103,8 @@ void Leader::Impl::OnVote(MemberId member, const Msg& msg) {
   if (msg.round != r_.round && !config_.mutations.ignore_rounds) {
     if (msg.vote != Vote::kForward) return;
   }
+  MemberState& state = members_.at(member);
+  state.extension = std::max(state.extension, msg.extension);
   switch (r_.stage) {
     case Stage::kIdle:
     case Stage::kWaiting:

@@ -114,6 +114,7 @@ class Leader::Impl {
     bool connected = false;
     int64_t lost_ns = kNever;
     bool voted = false;         // what the present stage waits for
+    uint32_t extension = 0;     // newest that it has taken
     std::vector<Place> places;  // answer to kAsk; later: the ranks it waits for
     bool released = false;
   };
@@ -138,6 +139,7 @@ class Leader::Impl {
   void On(const AttemptCommitted& event);
   void On(const MarkedDraining& event);
   void On(const Measured& event);
+  void Begin();
   void Resume();
   void Emit(LeaderAction action);
   void Store();
@@ -149,6 +151,8 @@ class Leader::Impl {
   void SetStage(Stage stage, int64_t deadline_ns);
   void Tell(OpPhase phase, Status status, std::vector<uint32_t> missing = {});
   bool AllVoted() const;
+  bool Behind(const MemberState& member) const;
+  bool AnyBehind() const;
   std::vector<uint32_t> MissingRanks() const;
   std::string MissingText() const;
   uint32_t WorldSize() const;
@@ -173,6 +177,7 @@ class Leader::Impl {
   void RecordDone(const Command& command, OpPhase phase, const Status& status);
   void CheckDeadlines();
   void OnStageDeadline();
+  std::string WaitText() const;
 
   // leader_notices.cc: what a notice is answered, phases, what is lost
   void OnPhase(const Msg& msg);
@@ -184,6 +189,7 @@ class Leader::Impl {
   void AnswerNotices();
   Answer Foresee(std::string* why) const;
   int64_t FallbackAt() const;
+  int64_t StepGuess() const;
   std::string StandingText() const;
   void BookLoss(const Status& why, bool waited);
 
@@ -237,6 +243,7 @@ class Leader::Impl {
   void OnMarkHeard(MemberId member, const Msg& msg);
   void Complete(Gen* gen);
   void Abort(Gen* gen, const Status& why);
+  void DropFailedDrains();
   void Drop(Gen* gen, const Status& why);
   void TryCommit(Gen* gen);
   void SendMarks(Gen* gen, bool all);
@@ -252,7 +259,7 @@ class Leader::Impl {
   LeaderConfig config_;
   int64_t drain_wait_ns_ = 0;  // not 0: no ranks, only a copy to be made durable
   LeaderRecord r_;
-  bool returned_ = false;
+  bool returned_ = false, begun_ = false;
   LeaderActions out_;
   std::vector<Held> held_;
   uint64_t persist_id_ = 0, persisted_ = 0;

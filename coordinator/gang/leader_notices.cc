@@ -120,10 +120,17 @@ std::string Leader::Impl::StandingText() const {
          std::to_string(standing->step);
 }
 
+// Until a step has been measured, a part of the time that there is.
+int64_t Leader::Impl::StepGuess() const {
+  const int64_t kill = KillAt();
+  if (step_ns_ > 0 || kill == kNever) return step_ns_;
+  return std::max<int64_t>(0, kill - r_.noticed_ns) / 4;
+}
+
 // When it must be said that the ranks will be killed, if nothing else happens before.
 int64_t Leader::Impl::FallbackAt() const {
   const int64_t kill = KillAt();
-  return kill == kNever ? kNever : kill - times_.stage_ns - step_ns_;
+  return kill == kNever ? kNever : kill - times_.stage_ns - StepGuess();
 }
 
 Answer Leader::Impl::Foresee(std::string* why) const {
@@ -142,9 +149,10 @@ Answer Leader::Impl::Foresee(std::string* why) const {
     who = not_ready_why_.empty() ? "not all ranks have registered and called track yet"
                                  : not_ready_why_;
   }
-  const int64_t eta = std::max(now_ + step_ns_, slow != nullptr ? slow->until_ns : 0);
+  const int64_t eta = std::max(now_ + StepGuess(), slow != nullptr ? slow->until_ns : 0);
   const int64_t kill = KillAt();
   if (kill != kNever && (never_ready_ || eta > kill - times_.stage_ns)) {
+    if (who.empty() && r_.stage == Stage::kWaiting) who = WaitText();
     if (who.empty()) who = MissingText() + " is not at a boundary, a step takes " + For(step_ns_);
     *why = who + ": the ranks are killed in " + For(kill - now_) +
            " unless all have stopped by then, and resume from " + StandingText() +

@@ -249,8 +249,7 @@ void Leader::Impl::CheckDeadlines() {
   const bool alive = r_.decision != Decision::kRelease;
   if (alive && now_ >= KillAt()) {
     if (!open()) return End(DeadlineExceeded("ranks of a finished training had not left in time"));
-    return End(
-        DeadlineExceeded("the deadline is near and " + MissingText() + " had not been released"));
+    return End(DeadlineExceeded("the deadline is near and " + WaitText()));
   }
   if (r_.stage != Stage::kIdle && now_ >= StageDeadline()) OnStageDeadline();
   for (const auto& [id, member] : members_) {
@@ -262,6 +261,15 @@ void Leader::Impl::CheckDeadlines() {
   }
 }
 
+// What the open operation waits for.
+std::string Leader::Impl::WaitText() const {
+  if (r_.stage == Stage::kSuperseding) return "the older save's writers had not stopped";
+  if (r_.stage != Stage::kWaiting) return MissingText() + " had not been released";
+  if (config_.slots == 0) return "not all ranks had registered and called track";
+  if (Filling()) return "not all ranks had staged the save before it";
+  return "no staging slot was free: the last save drains";
+}
+
 void Leader::Impl::OnStageDeadline() {
   const std::vector<uint32_t> missing = MissingRanks();
   const std::string who = MissingText();
@@ -270,7 +278,7 @@ void Leader::Impl::OnStageDeadline() {
       return;
     case Stage::kWaiting:
       return WithdrawRound(OpPhase::kRefused,
-                           DeadlineExceeded("no free staging slot in time: the last save drains"));
+                           DeadlineExceeded("could not begin in time: " + WaitText()));
     case Stage::kAsking:
     case Stage::kProposed:
       return WithdrawRound(OpPhase::kRefused,

@@ -284,9 +284,22 @@ void Leader::Impl::Abort(Gen* gen, const Status& why) {
   Emit(AbortAttempt{gen->attempt, gen->generation, why.message()});
   TellGeneration(*gen, OpPhase::kNotDurable, why);
   const Gen* newest = Standing();
-  const bool only_slot = config_.slots == 1 && !PastRelease();
-  if (newest != gen || only_slot) return Drop(gen, why);
+  const bool stops = OpenStop() && r_.op_generation == gen->generation;
+  const bool only_slot = config_.slots == 1 && !PastRelease() && !stops;
+  if (newest != gen || (only_slot || config_.mutations.drop_stop_copy)) return Drop(gen, why);
   SendMarks(gen, true);
+  // Nothing is released yet: without a kill to come the training had better go on.
+  if (stops && r_.decision == Decision::kCommsDown && KillAt() == kNever) {
+    GoBack(Status(why).Annotate("the copy of this stop cannot be made durable"));
+  }
+}
+
+// One slot: a copy that will not be durable and that no stop needs is in the way of every save.
+void Leader::Impl::DropFailedDrains() {
+  if (config_.slots != 1) return;
+  for (Gen& gen : r_.generations) {
+    if (gen.aborted && gen.state == Gen::State::kComplete) Drop(&gen, gen.why);
+  }
 }
 
 // Void: nobody fills, reads or writes it any more once all members have answered.

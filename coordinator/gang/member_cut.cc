@@ -311,6 +311,7 @@ void Member::Impl::SendVote() {
   msg.attempt = attempt_;
   msg.generation = generation_;
   msg.number = rebuild_;
+  msg.extension = extension_;
   msg.step = ranks_.empty() ? 0 : ranks_[0].step;
   msg.code = static_cast<int32_t>(why_.code());
   msg.text = why_.message();

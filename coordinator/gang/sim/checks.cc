@@ -61,14 +61,16 @@ void World::CheckTold(const Msg& msg) {
   const bool numbered = msg.type == MsgType::kAsk || msg.type == MsgType::kPropose ||
                         msg.type == MsgType::kCommit || msg.type == MsgType::kDecision;
   if (!numbered) return;
-  const Result<Leader::View> stored = Leader::ViewOfRecord(record_);
-  const bool known = stored.ok() && stored->round >= msg.round && stored->attempt >= msg.attempt;
+  CheckRounds(msg);
+  const Leader::View* stored = &stored_;
+  const bool known = stored->round >= msg.round && stored->attempt >= msg.attempt;
   if (!known) {
     return Fail("stored-first", ToString(msg) + " is told before its numbers are stored");
   }
   if (msg.type != MsgType::kDecision) return;
   const bool later = stored->decision >= msg.decision || stored->round > msg.round;
   if (!later) return Fail("stored-first", ToString(msg) + " is told before it is stored");
+  CheckOutcome(msg);
   if (msg.decision == Decision::kCommsDown) CheckStaged(msg.generation);
   if (msg.decision == Decision::kRelease && !marked_.contains(msg.attempt)) {
     Fail("early-release",
@@ -113,16 +115,17 @@ void World::CheckRestorable() {
 // A complete copy that is not durable is given up only by a stop, and the newest one only where
 // there is one slot, after barrier 1, when all wait at the cut.
 void World::CheckAborted(const AbortAttempt& action) {
+  if (!aborted_.insert(action.attempt).second) return;  // a leader that returned says it again
   if (!complete_.contains(action.generation)) return;
   if (committed_.contains(action.attempt)) return;
   if (!store_failed_.contains(action.attempt)) {
     ++result_.superseded;
     const bool newest = *complete_.rbegin() == action.generation;
-    // What the leader can know: every member has voted that all its ranks wait in this round.
-    // The round may have been withdrawn while the action waited for its Persisted.
-    const uint32_t round = leader_->view().round;
-    const bool all_wait = quiesced_[round].size() == members_.size() ||
-                          quiesced_[round - 1].size() == members_.size();
+    // What the leader can know: every member has voted that all its ranks wait in one round. That
+    // may have been withdrawn since: the action waited for its Persisted, or for a returned leader.
+    const bool all_wait =
+        std::any_of(quiesced_.begin(), quiesced_.end(),
+                    [this](const auto& round) { return round.second.size() == members_.size(); });
     if (stop_open_ == 0) {
       return Fail("thrown-away", "generation " + std::to_string(action.generation) +
                                      " drained, and no stop needs its slot: " + action.why);
@@ -140,6 +143,7 @@ void World::CheckAborted(const AbortAttempt& action) {
 }
 
 void World::CheckFreed(uint32_t member, const FreeSlot& action) {
+  freed_.insert({member, action.generation});
   for (const SimRank& rank : ranks_) {
     if (rank.member != member) continue;
     const bool fills = rank.pc == Pc::kCapture && rank.capture_generation == action.generation;
@@ -154,6 +158,14 @@ void World::CheckFreed(uint32_t member, const FreeSlot& action) {
 }
 
 void World::CheckCommit(const CommitAttempt& action) {
+  if (aborted_.contains(action.attempt)) {
+    return Fail("aborted-commit",
+                "attempt " + std::to_string(action.attempt) + " was aborted and is committed");
+  }
+  CheckContent(action);
+}
+
+void World::CheckContent(const CommitAttempt& action) {
   for (const SimRank& rank : ranks_) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       const auto it = disk_.find({action.attempt, rank.index, chunk});
@@ -199,11 +211,11 @@ void World::NoteReport(const Report& report) {
   Say("REPORT op ", report.operation, " ", Name(report.phase), " attempt ", report.attempt,
       " generation ", report.generation, " ", report.status.ToString());
   Mix(static_cast<uint64_t>(report.phase));
+  NoteResult(report);
   if (report.repeated) return;
   const bool stop = report.request == Request::kSuspend;
   switch (report.phase) {
     case OpPhase::kQueued:
-      if (stop && report.status.ok()) ++stop_open_;
       break;
     case OpPhase::kStaged:
       complete_.insert(report.generation);

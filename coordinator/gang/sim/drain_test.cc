@@ -78,7 +78,7 @@ class DrainGang {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
-TEST(Drain, TheSameAttemptIsCommittedWhenAllHoldTheirPart) {
+TEST(GangDrain, TheSameAttemptIsCommittedWhenAllHoldTheirPart) {
   DrainGang gang(2);
   gang.Adopts(0);
   EXPECT_EQ(gang.Count<WriteShards>(), 0u) << "not complete yet";
@@ -93,7 +93,7 @@ TEST(Drain, TheSameAttemptIsCommittedWhenAllHoldTheirPart) {
   EXPECT_EQ(gang.reports.back().phase, OpPhase::kDurable);
 }
 
-TEST(Drain, AMissingPartIsNamedAndNothingIsThrownAway) {
+TEST(GangDrain, AMissingPartIsNamedAndNothingIsThrownAway) {
   DrainGang gang(3);
   gang.Adopts(0), gang.Adopts(1);
   gang.Leads(MemberLost{2});
@@ -108,7 +108,7 @@ TEST(Drain, AMissingPartIsNamedAndNothingIsThrownAway) {
   EXPECT_EQ(gang.Count<WriteShards>(), 3u);
 }
 
-TEST(Drain, AStoreThatRefusesLeavesTheCopiesAndTheAttempt) {
+TEST(GangDrain, AStoreThatRefusesLeavesTheCopiesAndTheAttempt) {
   DrainGang gang(2);
   gang.Adopts(0), gang.Adopts(1);
   gang.Acts(0, ShardsWritten{kCopy.attempt, ResourceExhausted("no space on the store"), ""});
@@ -117,7 +117,7 @@ TEST(Drain, AStoreThatRefusesLeavesTheCopiesAndTheAttempt) {
   EXPECT_EQ(gang.Count<FreeSlot>(), 0u);
 }
 
-TEST(Drain, AnotherCopyUnderTheSameNumbersIsNotWritten) {
+TEST(GangDrain, AnotherCopyUnderTheSameNumbersIsNotWritten) {
   DrainGang gang(2);
   gang.Adopts(0), gang.Adopts(1, kCopy.step + 1);
   EXPECT_EQ(gang.reports.back().phase, OpPhase::kNotDurable);
@@ -125,7 +125,7 @@ TEST(Drain, AnotherCopyUnderTheSameNumbersIsNotWritten) {
   EXPECT_EQ(gang.Count<WriteShards>(), 0u);
 }
 
-TEST(Drain, CommandsFindNoRanks) {
+TEST(GangDrain, CommandsFindNoRanks) {
   DrainGang gang(1);
   gang.Leads(Command{9, Request::kKill, 0, false, "operator"});
   EXPECT_EQ(gang.reports.back().phase, OpPhase::kRefused);
@@ -133,7 +133,7 @@ TEST(Drain, CommandsFindNoRanks) {
   EXPECT_EQ(gang.Count<WriteShards>(), 1u) << "a kill does not touch the copies";
 }
 
-TEST(Drain, NeedsTheNumbersOfTheCopy) {
+TEST(GangDrain, NeedsTheNumbersOfTheCopy) {
   LeaderConfig config;
   config.members.push_back({0, Rank(0), 1});
   EXPECT_EQ(Leader::CreateDrain(config, DrainCopy{}).status().code(), Code::kInvalidArgument);

@@ -2,6 +2,8 @@
 // finished but does not leave.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/gang/sim/table.h"
 
 namespace ckpt::gang::sim {
@@ -55,6 +57,62 @@ TEST(Ends, AStopOfAFinishedTrainingStillEndsAtItsHardDeadline) {
   table.DeliverAll();
   EXPECT_TRUE(table.leader->view().ended);
   EXPECT_EQ(table.Count<KillRanks>(1), 1u);
+}
+
+TEST(Ends, ASaveThatWaitsForASlotHasAResultWhenTheTrainingFinishes) {
+  Table table(2, 1, [](LeaderConfig* config) { config->slots = 1; });
+  table.StepsTo(0, 4), table.StepsTo(1, 4);
+  ASSERT_TRUE(table.ProgramSave());  // it drains: its slot is taken
+  table.Leads(Command{1, Request::kSave, 0, false, "operator"});
+  for (const uint32_t rank : {0u, 1u}) {
+    table.words[rank].state = WordState::kFinished;
+    table.Acts(rank, RankFinished{Rank(rank)});
+    table.Exits(rank, 0);
+  }
+  table.DeliverAll();
+  EXPECT_TRUE(table.leader->view().finished);
+  const auto result = std::find_if(table.reports.begin(), table.reports.end(), [](const Report& r) {
+    return r.operation == 1 && r.phase == OpPhase::kFinished;
+  });
+  EXPECT_NE(result, table.reports.end());
+}
+
+TEST(Ends, AReturnedLeaderDoesNotWaitForEverForAMemberThatNeverComes) {
+  Table table(2, 1);
+  table.UntilQuiesced(Command{1, Request::kSuspend, 0, false, "operator"});
+  ASSERT_EQ(table.leader->view().decision, Decision::kStage);
+  table.LeaderDies();
+  table.LeaderReturns(false);
+  table.Leads(MemberJoined{0});
+  for (int i = 0; i < 4; ++i) {
+    table.Passes(61 * kSecond);
+    table.TickAll();
+  }
+  EXPECT_TRUE(table.leader->view().ended);
+  EXPECT_NE(table.LastReport(OpPhase::kEnded)->status.message().find("ranks 1 to 1"),
+            std::string::npos)
+      << table.LastReport(OpPhase::kEnded)->status.message();
+}
+
+TEST(Ends, TheStopsOwnCopyIsKeptWhenItsDrainFailsBeforeBarrierThree) {
+  for (const bool hard : {false, true}) {
+    Table table(2, 1, [](LeaderConfig* config) { config->slots = 1; });
+    const int64_t deadline = hard ? table.now + 300 * kSeconds : 0;
+    table.UntilSealed(Command{1, Request::kSuspend, deadline, hard, "operator"});
+    table.DeliverAll();
+    ASSERT_EQ(table.leader->view().decision, Decision::kCommsDown);
+    table.Written(0, table.orders[0].attempt, ResourceExhausted("no space on the store"));
+    table.DeliverAll();
+    EXPECT_EQ(table.Count<FreeSlot>(0), 0u) << "the only copy of the stop is thrown away";
+    EXPECT_EQ(table.leader->view().decision, hard ? Decision::kCommsDown : Decision::kBack);
+    if (!hard) {
+      table.CommsUp(0), table.CommsUp(1);
+      table.DeliverAll();
+      EXPECT_NE(table.LastReport(OpPhase::kRolledBack)->status.message().find("no space"),
+                std::string::npos);
+      EXPECT_EQ(table.Count<FreeSlot>(0), 1u) << "saves are possible again";
+    }
+  }
 }
 
 TEST(Ends, ASignalAfterFinishedIsNoCrash) {

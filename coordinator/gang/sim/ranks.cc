@@ -17,14 +17,23 @@ void World::ToRank(uint32_t rank, std::function<void(SimRank&)> what) {
   SimRank& r = ranks_[rank];
   r.to_rank_ns = std::max(r.to_rank_ns, now_ + random_.Range(20, 1500) * 1000);
   At(r.to_rank_ns, [this, rank, what = std::move(what)] {
-    if (ranks_[rank].pc != Pc::kExited) what(ranks_[rank]);
+    SimRank& r = ranks_[rank];
+    if (r.pc == Pc::kExited) return;
+    if (now_ < r.stopped_until_ns)
+      return At(r.stopped_until_ns, [this, rank, what] {
+        if (ranks_[rank].pc != Pc::kExited) what(ranks_[rank]);
+      });
+    what(r);
   });
 }
 
 void World::GoAfter(uint32_t rank, int64_t delay_ns) {
   const uint64_t version = ++ranks_[rank].version;
   After(delay_ns, [this, rank, version] {
-    if (ranks_[rank].version == version) Go(rank);
+    SimRank& r = ranks_[rank];
+    if (r.version != version) return;
+    if (now_ < r.stopped_until_ns) return GoAfter(rank, r.stopped_until_ns - now_);
+    Go(rank);
   });
 }
 
@@ -36,6 +45,7 @@ void World::Go(uint32_t index) {
       if (weather_.length != 0 && b >= weather_.length) return Finish(rank);
       const bool due = weather_.save_every != 0 && b != 0 && b % weather_.save_every == 0;
       if (due && rank.asked_at != b && members_[rank.member].alive) return AskSave(rank);
+      if (EnterPhase(rank)) return;
       return EnterCollective(rank);
     }
     case Pc::kLeaving:
@@ -61,6 +71,7 @@ void World::EnterCollective(SimRank& rank) {
 }
 
 void World::CompleteCollectives() {
+  if (partitions_ != 0) return;
   uint32_t lowest = UINT32_MAX;
   for (const SimRank& rank : ranks_) {
     if (rank.pc == Pc::kFinished || (rank.pc == Pc::kExited && !rank.gone)) continue;
@@ -113,15 +124,17 @@ void World::LeaveCollective(SimRank& rank) {
 void World::ArmTimeout(SimRank& rank) {
   const uint32_t index = rank.index;
   const uint64_t version = rank.version;
-  const int64_t at = rank.order.deadline_ns;
-  if (at <= 0) return;
+  if (rank.order.deadline_ns <= 0) return;
+  const int64_t at =
+      std::max(rank.order.deadline_ns - members_[rank.member].clock_ns, rank.stopped_until_ns);
   At(at, [this, index, version] {
     SimRank& r = ranks_[index];
     if (r.pc != Pc::kAtCut || r.version != version) return;
-    if (now_ < r.order.deadline_ns) return ArmTimeout(r);
+    if (Clock(r.member) < r.order.deadline_ns || now_ < r.stopped_until_ns) return ArmTimeout(r);
     const bool committed = IsCommitted(r.word.state);
     if (!committed && !IsProposed(r.word.state)) return;
     if (committed && options_.mutations.no_rank_timeout) return;
+    CheckGaveUp(r);
     r.word.state = WordState::kRefused;
     RunOn(r);
   });
@@ -130,6 +143,9 @@ void World::ArmTimeout(SimRank& rank) {
 void World::LookAtCut(uint32_t index) {
   SimRank& rank = ranks_[index];
   if (rank.pc != Pc::kAtCut) return;
+  if (now_ < rank.stopped_until_ns) {
+    return At(rank.stopped_until_ns, [this, index] { LookAtCut(index); });
+  }
   const Word word = rank.word;
   if (word.state == WordState::kStaging) {
     return BeginCapture(rank, Why::kStop, rank.order.generation, rank.order.slot,
@@ -223,12 +239,19 @@ void World::AskSave(SimRank& rank) {
   rank.asked_at = rank.word.boundary;
   rank.pc = Pc::kAsksSave;
   Frame(rank.index, RankWantsSave{Rank(rank.index), rank.word.boundary, weather_.save_waits,
-                                  now_ + random_.Range(60, 200) * kMs});
+                                  Clock(rank.member) + random_.Range(60, 200) * kMs});
+  AwaitAnswer(rank);
+}
+
+// The member answers in any case; if it dies, its socket closes and the rank runs on.
+void World::AwaitAnswer(SimRank& rank) {
   const uint32_t index = rank.index, at = rank.asked_at;
-  // The member answers in any case; if it dies, its socket closes and the rank runs on.
   After(400 * kMs, [this, index, at] {
     SimRank& r = ranks_[index];
     if (r.pc != Pc::kAsksSave || r.asked_at != at) return;
+    const SimMember& member = members_[r.member];
+    const bool stopped = member.stopped || now_ - member.continued_ns < 300 * kMs;
+    if (member.alive && stopped) return AwaitAnswer(r);
     if (members_[r.member].alive) {
       return Fail("dead-end", "rank " + std::to_string(index) + " got no answer to its save");
     }
@@ -275,7 +298,7 @@ void World::GoBack(SimRank& rank, bool rebuild, uint64_t id) {
 // Collective: done when all ranks have joined.
 void World::JoinRebuild(SimRank& rank) {
   DoomPeers();
-  if (!Quiet() && random_.Chance(weather_.rebuild_hangs)) return;
+  if (partitions_ != 0 || (!Quiet() && random_.Chance(weather_.rebuild_hangs))) return;
   const uint64_t id = rank.rebuild;
   const bool all = std::all_of(ranks_.begin(), ranks_.end(), [&](const SimRank& other) {
     return other.pc == Pc::kRebuilding && other.rebuild == id;

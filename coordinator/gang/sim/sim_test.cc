@@ -49,6 +49,12 @@ TEST(GangSim, AllSchedulesHold) {
     sum.finished += result.finished;
     sum.restarts += result.restarts;
     sum.superseded += result.superseded;
+    sum.losses += result.losses;
+    sum.fallbacks += result.fallbacks;
+    sum.deferred += result.deferred;
+    sum.withdrawn += result.withdrawn;
+    sum.kills += result.kills;
+    sum.drained += result.drained;
   }
   if (only != 0) GTEST_SKIP() << History(only);
   // The schedules are worth something: everything that can happen did.
@@ -61,6 +67,12 @@ TEST(GangSim, AllSchedulesHold) {
   EXPECT_GT(sum.finished, last / 50);
   EXPECT_GT(sum.restarts, last / 50);
   EXPECT_GT(sum.superseded, last / 200);
+  EXPECT_GT(sum.losses, last / 20);
+  EXPECT_GT(sum.fallbacks, last / 50);
+  EXPECT_GT(sum.deferred, last / 50);
+  EXPECT_GT(sum.withdrawn, last / 50);
+  EXPECT_GT(sum.kills, last / 50);
+  EXPECT_GT(sum.drained, last / 500);
 }
 
 TEST(GangSim, OneSeedIsOneRun) {
@@ -72,6 +84,7 @@ TEST(GangSim, OneSeedIsOneRun) {
     const SimResult b = RunSchedule(options);
     EXPECT_EQ(a.trace, b.trace) << "seed " << seed;
     EXPECT_EQ(a.events, b.events) << "seed " << seed;
+    EXPECT_EQ(b.history, RunSchedule(options).history) << "seed " << seed;
   }
 }
 
@@ -111,25 +124,35 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Planted{"passed_is_beyond", &Mutations::passed_is_beyond, "before-cut", 2000},
         Planted{"ignore_rounds", &Mutations::ignore_rounds,
-                "own-round,one-boundary,legal-word,stored-first,dead-end", 2000},
+                "own-round,one-boundary,one-round,legal-word,stored-first,dead-end", 2000},
         Planted{"reuse_attempt", &Mutations::reuse_attempt, "one-boundary,torn-checkpoint", 2000},
         Planted{"no_rank_timeout", &Mutations::no_rank_timeout, "dead-end", 8000},
-        Planted{"back_after_sealed", &Mutations::back_after_sealed,
-                "torn-comms,dead-end,staged-gang", 8000},
+        Planted{"back_after_sealed", &Mutations::back_after_sealed, "vote-binds", 8000},
         Planted{"back_after_crash", &Mutations::back_after_crash, "crash-forward", 8000},
         Planted{"rebuild_waits", &Mutations::rebuild_waits, "dead-end", 8000},
         Planted{"free_draining", &Mutations::free_draining, "refilled,torn-checkpoint,restorable",
                 2000},
         Planted{"forget_filling", &Mutations::forget_filling, "refilled", 4000},
-        Planted{"save_supersedes", &Mutations::save_supersedes, "thrown-away", 2000},
+        Planted{"save_supersedes", &Mutations::save_supersedes, "thrown-away,refilled", 2000},
         Planted{"cancel_early", &Mutations::cancel_early, "thrown-away,restorable", 8000},
         Planted{"tell_before_store", &Mutations::tell_before_store, "stored-first,early-release",
                 2000},
         Planted{"release_before_mark", &Mutations::release_before_mark, "early-release", 2000},
         Planted{"comms_down_early", &Mutations::comms_down_early, "staged-gang", 2000},
         Planted{"answer_saves_apart", &Mutations::answer_saves_apart, "same-answer", 2000},
-        Planted{"kind_from_latest", &Mutations::kind_from_latest, "one-boundary,legal-word", 8000},
-        Planted{"forget_finished", &Mutations::forget_finished, "legal-word", 4000}),
+        Planted{"kind_from_latest", &Mutations::kind_from_latest,
+                "one-boundary,one-round,legal-word", 8000},
+        Planted{"forget_finished", &Mutations::forget_finished, "legal-word,finished-wins", 4000},
+        Planted{"keep_withdrawn_deadline", &Mutations::keep_withdrawn_deadline, "own-deadline",
+                8000},
+        Planted{"late_is_not_said", &Mutations::late_is_not_said, "said-late", 2000},
+        Planted{"forget_loss", &Mutations::forget_loss, "loss-booked", 2000},
+        Planted{"lost_is_settled", &Mutations::lost_is_settled,
+                "ended-alive,staged-gang,dead-end,own-round,kill-overrides", 8000},
+        Planted{"drop_stop_copy", &Mutations::drop_stop_copy,
+                "released-whole,restorable,drain-lost", 8000},
+        Planted{"drain_aborts", &Mutations::drain_aborts, "drain-lost", 20000},
+        Planted{"kill_waits", &Mutations::kill_waits, "kill-overrides,notice-lost", 2000}),
     [](const auto& info) { return std::string(info.param.name); });
 #endif
 

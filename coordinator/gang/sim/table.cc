@@ -23,10 +23,10 @@ Table::Table(uint32_t member_count, uint32_t ranks_each,
 
 void Table::LeaderDies() { leader.reset(); }
 
-void Table::LeaderReturns() {
+void Table::LeaderReturns(bool all_join) {
   leader = std::make_unique<Leader>(Leader::Create(config_, page).value());
   Leads(LeaderTick{});
-  for (uint32_t m = 0; m < members.size(); ++m) {
+  for (uint32_t m = 0; all_join && m < members.size(); ++m) {
     Leads(MemberJoined{m});
     Acts(m, LeaderBack{});
   }

@@ -33,7 +33,7 @@ class Table : public Pages {
   void TickAll();
   // The leader dies; its page stays. It comes back with `Return`.
   void LeaderDies();
-  void LeaderReturns();
+  void LeaderReturns(bool all_join = true);
 
   // ---- messages. Takes the oldest of this type (and member) from the bag; false if there is none.
   bool ToMember(uint32_t member, MsgType type, bool keep = false);

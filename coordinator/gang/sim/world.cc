@@ -14,9 +14,11 @@ World::World(const SimOptions& options) : options_(options), random_(options.see
 
 void World::DrawWeather() {
   Weather& w = weather_;
-  static constexpr uint32_t kMembers[] = {1, 2, 2, 2, 3, 4};
-  w.members = kMembers[random_.Range(0, 5)];
+  static constexpr uint32_t kMembers[] = {1, 2, 2, 2, 2, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 2};
+  w.members = kMembers[random_.Range(0, 15)];
+  if (options_.members != 0) w.members = options_.members;
   w.ranks_each = static_cast<uint32_t>(random_.Range(1, w.members >= 3 ? 2 : 3));
+  if (w.members > 4) w.ranks_each = 1;
   w.slots = random_.Chance(0.35) ? 1 : 2;
   if (random_.Chance(0.25)) w.length = static_cast<uint32_t>(random_.Range(3, 50));
   if (random_.Chance(0.5)) w.save_every = static_cast<uint32_t>(random_.Range(2, 12));
@@ -34,6 +36,11 @@ void World::DrawWeather() {
   if (random_.Chance(0.1)) w.drain_fails = 0.3;
   if (random_.Chance(0.1)) w.commit_fails = 0.3;
   if (random_.Chance(0.6)) w.interleave = 0.05;
+  if (random_.Chance(0.3)) w.phases = 0.08;
+  static constexpr uint32_t kFaults[] = {0, 0, 1, 1, 1, 2, 2, 3};
+  w.faults = kFaults[random_.Range(0, 7)];
+  static constexpr uint32_t kNotices[] = {1, 1, 2, 2, 3, 5};
+  w.notices = kNotices[random_.Range(0, 5)];
   w.write_ns = random_.Chance(0.3) ? random_.Range(60, 500) * kMs : random_.Range(1, 60) * kMs;
 }
 
@@ -41,6 +48,7 @@ SimResult World::Run() {
   StartGang();
   PlanFaults();
   PlanCommands();
+  PlanDrain();
   while (result_.ok() && !queue_.empty()) {
     const Entry entry = queue_.top();
     if (entry.at_ns > weather_.horizon_ns) break;
@@ -53,6 +61,8 @@ SimResult World::Run() {
     what();
   }
   if (result_.ok()) CheckEnd();
+  if (result_.ok()) CheckNotices();
+  if (result_.ok()) CheckDrained();
   result_.trace = trace_;
   return std::move(result_);
 }
@@ -102,6 +112,7 @@ void World::StartGang() {
     config.kill_after_ns = 80 * kMs;
     config.save_answer_ns = 150 * kMs;
     config.mutations = options_.mutations;
+    member_configs_.push_back(config);
     leader_config_.members.push_back(MemberRanks{m, config.first_rank, config.rank_count});
     SimMember member;
     member.machine = std::make_unique<Member>(config, this);
@@ -138,6 +149,10 @@ void World::KillLeader(bool returns) {
   if (leader_ == nullptr) return;
   Say("LEADER DIES", returns ? "" : " for good");
   leader_.reset();
+  leader_stopped_ = false;
+  leader_backlog_.clear();
+  crash_ = LeaderCrash{};
+  trouble_ns_ = now_;
   ++leader_life_;
   leader_gone_ = !returns;
   for (uint32_t m = 0; m < members_.size(); ++m) {
@@ -151,7 +166,9 @@ void World::KillLeader(bool returns) {
 void World::Link(uint32_t member, bool up) {
   SimMember& m = members_[member];
   if (!m.alive || (up && leader_ == nullptr) || (m.linked == up && !up)) return;
+  if (up && m.cut_off) return;  // it connects when the partition heals
   m.linked = up;
+  trouble_ns_ = now_;
   Say("link of member ", member, up ? " up" : " down");
   if (leader_ != nullptr) {
     if (up) {
@@ -173,6 +190,9 @@ void World::KillMember(uint32_t member) {
   Say("MEMBER ", member, " DIES");
   m.alive = false;
   m.linked = false;
+  m.stopped = false;
+  m.backlog.clear();
+  trouble_ns_ = now_;
   if (leader_ != nullptr) {
     const uint64_t life = leader_life_;
     After(Delay(), [this, member, life] {
@@ -198,88 +218,40 @@ void World::KillMember(uint32_t member) {
   }
 }
 
-void World::PlanFaults() {
-  static constexpr int kFaults[] = {0, 0, 1, 1, 1, 2};
-  const int faults = kFaults[random_.Range(0, 5)];
-  for (int i = 0; i < faults; ++i) {
-    const int64_t at = random_.Range(10, 600) * kMs;
-    const uint32_t rank = static_cast<uint32_t>(random_.Range(0, ranks_.size() - 1));
-    const uint32_t member = ranks_[rank].member;
-    switch (random_.Range(0, 9)) {
-      case 0:
-      case 1:
-        At(at, [this, rank] {
-          Say("RANK ", rank, " DIES");
-          Exit(ranks_[rank], random_.Chance(0.5) ? 1 : 0, random_.Chance(0.5) ? 9 : 11);
-        });
-        break;
-      case 2:
-      case 3:
-      case 4:
-        At(at, [this] { KillLeader(random_.Chance(0.75)); });
-        break;
-      case 5:
-        At(at, [this, member] { KillMember(member); });
-        break;
-      case 6:
-        ranks_[rank].stuck = true;
-        break;
-      default:
-        At(at, [this, member] { Link(member, false); });
-        At(at + random_.Range(5, 250) * kMs, [this, member] { Link(member, true); });
-        break;
-    }
-  }
-}
-
-void World::PlanCommands() {
-  const int64_t count = random_.Range(1, 3);
-  for (int64_t i = 0; i < count; ++i) {
-    Command command;
-    command.operation = next_operation_++;
-    const int64_t at = random_.Range(5, 500) * kMs;
-    command.request = random_.Chance(0.3) ? Request::kSave : Request::kSuspend;
-    if (random_.Chance(0.04)) command.request = Request::kKill;
-    if (random_.Chance(0.5)) {
-      command.deadline_ns = at + random_.Range(60, 700) * kMs;
-      command.hard = command.request == Request::kSuspend && random_.Chance(0.5);
-    }
-    command.source = "operator";
-    // A command that met no leader is said again, as ckpt-run says it again.
-    for (const int64_t again : {0, 200, 500}) {
-      At(at + again * kMs, [this, command] {
-        if (leader_ != nullptr) StepLeader(command);
-      });
-    }
-    if (random_.Chance(0.15)) {
-      At(at + random_.Range(1, 250) * kMs, [this, command] {
-        if (leader_ != nullptr) StepLeader(gang::Withdraw{command.operation, "operator"});
-      });
-    }
-  }
-}
-
 // ---- machines
 // -------------------------------------------------------------------------------------
 void World::StepMember(uint32_t member, const MemberEvent& event) {
   SimMember& m = members_[member];
   if (!m.alive || !result_.ok()) return;
-  const MemberActions actions = m.machine->Step(now_, event);
-  for (const MemberAction& action : actions) DoMember(member, action);
-  ArmMember(member);
+  if (m.stopped) {
+    m.backlog.push_back(event);
+    return;
+  }
+  const auto* heard = std::get_if<FromLeader>(&event);
+  delivering_commit_ = heard != nullptr && heard->msg.type == MsgType::kCommit;
+  delivering_round_ = heard != nullptr ? heard->msg.round : 0;
+  const MemberActions actions = m.machine->Step(Clock(member), event);
+  delivering_commit_ = false;
+  for (const MemberAction& action : actions) {
+    if (!m.alive) return;
+    DoMember(member, action);
+  }
+  if (m.alive) ArmMember(member);
 }
 
 void World::StepLeader(const LeaderEvent& event) {
   if (leader_ == nullptr || !result_.ok()) return;
-  const bool crash =
-      std::holds_alternative<FromMember>(event) &&
-      std::get<FromMember>(event).msg.fact == FactKind::kExited &&
-      (std::get<FromMember>(event).msg.code != 0 || std::get<FromMember>(event).msg.step != 0);
-  const Decision before = crash ? leader_->view().decision : Decision::kNone;
-  const LeaderActions actions = leader_->Step(now_, event);
-  if (crash && before != Decision::kBack && leader_->view().decision == Decision::kBack) {
-    return Fail("crash-forward", "the leader rolls back because a rank died");
+  if (leader_stopped_) {
+    leader_backlog_.push_back(event);
+    return;
   }
+  const bool checked = std::holds_alternative<FromMember>(event)
+                           ? std::get<FromMember>(event).msg.type == MsgType::kFact
+                           : std::holds_alternative<Command>(event);
+  const Decision before = checked ? leader_->view().decision : Decision::kNone;
+  const LeaderActions actions = leader_->Step(Clock(0), event);
+  if (checked) CheckHeard(event, before);
+  CheckBatch(actions);
   for (const LeaderAction& action : actions) {
     DoLeader(action);
     if (leader_ == nullptr) return;
@@ -290,8 +262,9 @@ void World::StepLeader(const LeaderEvent& event) {
 void World::ArmMember(uint32_t member) {
   SimMember& m = members_[member];
   const int64_t next = m.machine->next_deadline_ns();
-  if (next == INT64_MAX || next >= m.tick_ns) return;
-  const int64_t at = std::max(next, now_ + kMs / 10);
+  if (next == INT64_MAX) return;
+  const int64_t at = std::max(next - m.clock_ns, now_ + kMs / 10);
+  if (at >= m.tick_ns) return;
   m.tick_ns = at;
   At(at, [this, member, at] {
     SimMember& owner = members_[member];
@@ -303,8 +276,9 @@ void World::ArmMember(uint32_t member) {
 
 void World::ArmLeader() {
   const int64_t next = leader_->next_deadline_ns();
-  if (next == INT64_MAX || next >= leader_tick_ns_) return;
-  const int64_t at = std::max(next, now_ + kMs / 10);
+  if (next == INT64_MAX) return;
+  const int64_t at = std::max(next - members_[0].clock_ns, now_ + kMs / 10);
+  if (at >= leader_tick_ns_) return;
   leader_tick_ns_ = at;
   const uint64_t life = leader_life_;
   At(at, [this, at, life] {
@@ -319,24 +293,28 @@ void World::ToMember(uint32_t member, Msg msg) {
   for (int i = 0; i < copies; ++i) {
     if (!Quiet() && random_.Chance(weather_.loss)) continue;
     After(Delay(), [this, member, msg] {
-      if (!members_[member].alive) return;
-      Say("member ", member, " hears ", ToString(msg));
-      delivering_commit_ = msg.type == MsgType::kCommit;
-      delivering_round_ = msg.round;
+      if (!members_[member].alive || members_[member].cut_off) return;
+      if (options_.history) Say("member ", member, " hears ", ToString(msg));
+      Mix(static_cast<uint64_t>(msg.type) * 7919 + msg.round);
       StepMember(member, FromLeader{msg});
-      delivering_commit_ = false;
     });
   }
 }
 
 void World::ToLeader(uint32_t member, Msg msg) {
   if (msg.vote == Vote::kQuiesced) quiesced_[msg.round].insert(member);
+  SimMember& sender = members_[member];
+  if (msg.vote == Vote::kSealed) sender.sealed_round = msg.round;
+  if (sender.crash_after_sends > 0 && --sender.crash_after_sends == 0) {
+    After(0, [this, member] { KillMember(member); });
+  }
   const int copies = !Quiet() && random_.Chance(weather_.twice) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     if (!Quiet() && random_.Chance(weather_.loss)) continue;
     After(Delay(), [this, member, msg] {
-      if (leader_ == nullptr) return;
-      Say("leader hears from ", member, ": ", ToString(msg));
+      if (leader_ == nullptr || members_[member].cut_off) return;
+      if (options_.history) Say("leader hears from ", member, ": ", ToString(msg));
+      Mix(static_cast<uint64_t>(msg.vote) * 104729 + msg.round + msg.number);
       StepLeader(FromMember{member, msg});
     });
   }
@@ -349,8 +327,7 @@ void World::DoMember(uint32_t member, const MemberAction& action) {
   } else if (const auto* barrier = std::get_if<ReleaseBarrier>(&action)) {
     const ReleaseBarrier b = *barrier;
     if (b.barrier == 3) {
-      const Result<Leader::View> stored = Leader::ViewOfRecord(record_);
-      if (!stored.ok() || stored->decision != Decision::kRelease) {
+      if (stored_.decision != Decision::kRelease) {
         return Fail("early-release", "a rank is let go before barrier 3 is stored");
       }
     }
@@ -363,6 +340,7 @@ void World::DoMember(uint32_t member, const MemberAction& action) {
     });
   } else if (const auto* back = std::get_if<TellRolledBack>(&action)) {
     const TellRolledBack b = *back;
+    CheckSentBack(member, b);
     ToRank(b.rank.value(), [this, b](SimRank& rank) { GoBack(rank, b.rebuild, b.rebuild_id); });
   } else if (const auto* write = std::get_if<WriteShards>(&action)) {
     StartWriters(member, *write);
@@ -400,13 +378,28 @@ void World::DoLeader(const LeaderAction& action) {
   const uint64_t life = leader_life_;
   if (const auto* send = std::get_if<SendToMember>(&action)) {
     CheckTold(send->msg);
+    if (CrashesHere(LeaderCrash::Point::kAfterSend)) {
+      if (members_[send->member].linked) ToMember(send->member, send->msg);
+      return KillLeader(crash_.returns);
+    }
     if (members_[send->member].linked) ToMember(send->member, send->msg);
   } else if (const auto* persist = std::get_if<Persist>(&action)) {
     const Persist p = *persist;
+    if (CrashesHere(LeaderCrash::Point::kBeforePersist)) return KillLeader(crash_.returns);
     persist_ns_ = std::max(persist_ns_, now_ + random_.Range(50, 3000) * 1000);  // in order
     At(persist_ns_, [this, p, life] {
-      if (leader_ == nullptr || leader_life_ != life) return;
+      if (leader_ == nullptr || leader_life_ != life) return;  // it died with the page unwritten
       record_ = p.record;
+      Result<Leader::View> stored = Leader::ViewOfRecord(record_);
+      if (!stored.ok()) return Fail("stored-first", stored.status().ToString());
+      if (stored->decision != Decision::kEnd) decided_before_end_ = stored->decision;
+      stored_ = std::move(stored).value();
+      for (const auto& generation : stored_.generations) {  // its report may be lost in a crash
+        generation_attempt_[generation.generation] = generation.attempt;
+        const bool known = !generation.complete || given_up_.contains(generation.generation);
+        if (!known) complete_.insert(generation.generation);
+      }
+      if (CrashesHere(LeaderCrash::Point::kAfterPersist)) return KillLeader(crash_.returns);
       StepLeader(Persisted{p.id});
     });
   } else if (const auto* commit = std::get_if<CommitAttempt>(&action)) {
@@ -433,6 +426,13 @@ void World::DoLeader(const LeaderAction& action) {
     CheckAborted(*abort);
   } else if (const auto* report = std::get_if<Report>(&action)) {
     NoteReport(*report);
+  } else if (const auto* answer = std::get_if<NoticeAnswer>(&action)) {
+    CheckAnswer(*answer);
+  } else if (const auto* loss = std::get_if<LossBooked>(&action)) {
+    Say("LOSS since generation ", loss->generation, " of step ", loss->step, ": ",
+        loss->lost_ns / kMs, " ms, ", loss->why);
+    Mix(static_cast<uint64_t>(loss->lost_ns));
+    ++result_.losses;
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,6 +50,8 @@ struct Weather {
   double loss = 0, twice = 0, slow = 0;
   double stage_fails = 0, comms_fail = 0, rebuild_hangs = 0, drain_fails = 0, commit_fails = 0;
   double interleave = 0;  // a rank moves between a member's load and its compare-and-swap
+  double phases = 0;      // a rank begins a phase without boundaries instead of a step
+  uint32_t faults = 0, notices = 1;
   int64_t write_ns = 5 * kMs;
   int64_t quiet_ns = 800 * kMs;  // from here on nothing new goes wrong
   int64_t horizon_ns = 2400 * kMs;
@@ -97,6 +100,8 @@ struct SimRank {
   bool stuck = false;     // does not leave after barrier 3 by itself
   bool released = false;  // told to leave by barrier 3
   int64_t progress_ns = 0;
+  int64_t stopped_until_ns = 0;  // SIGSTOP
+  bool in_phase = false;
   int64_t to_member_ns = 0, to_rank_ns = 0;  // frames keep their order
 };
 
@@ -112,7 +117,30 @@ struct SimMember {
   bool linked = false;
   int64_t tick_ns = INT64_MAX;
   std::map<uint32_t, Writer> writers;  // by attempt
-  bool all_released = false;
+  int64_t clock_ns = 0;                // how far its node's clock has leapt ahead
+  bool stopped = false;                // SIGSTOP
+  int64_t continued_ns = 0;
+  std::deque<MemberEvent> backlog;  // what came meanwhile
+  bool cut_off = false;             // on the other side of a partition than the leader
+  int crash_after_sends = 0;        // dies after that many; 0: not
+  uint32_t sealed_round = 0;        // newest round in which it voted SEALED for a stop
+};
+
+// How and when the leader dies: counted from now.
+struct LeaderCrash {
+  enum class Point : uint8_t { kNone, kBeforePersist, kAfterPersist, kAfterSend };
+  Point point = Point::kNone;
+  int countdown = 0;
+  bool returns = true;
+};
+
+// A gang without ranks, after the leader has gone for good.
+struct Drain {
+  std::unique_ptr<Leader> leader;
+  std::vector<std::unique_ptr<Member>> members;
+  uint64_t life = 0;
+  uint32_t tries = 0, generation = 0, attempt = 0;
+  bool over = false;
 };
 
 class World : public Pages {
@@ -140,8 +168,6 @@ class World : public Pages {
   // world.cc: time, messages, machines
   void DrawWeather();
   void StartGang();
-  void PlanFaults();
-  void PlanCommands();
   void At(int64_t at_ns, std::function<void()> what);
   void After(int64_t delay_ns, std::function<void()> what) { At(now_ + delay_ns, std::move(what)); }
   int64_t Delay();
@@ -160,7 +186,36 @@ class World : public Pages {
   void KillLeader(bool returns);
   void KillMember(uint32_t member);
   void Link(uint32_t member, bool up);
+  int64_t Clock(uint32_t node) const { return now_ + members_[node].clock_ns; }
   bool Quiet() const { return now_ >= weather_.quiet_ns; }
+
+  // faults.cc: what goes wrong
+  void PlanFaults();
+  void PlanFault(int64_t at_ns, uint32_t rank);
+  void ArmCrash(LeaderCrash::Point point);
+  bool CrashesHere(LeaderCrash::Point point);
+  void Partition(int64_t for_ns);
+  void StopMember(uint32_t member, int64_t for_ns);
+  void ContinueMember(uint32_t member);
+  void StopLeader(int64_t for_ns);
+  void Leap(uint32_t node, int64_t by_ns);
+  void ReturnMember(uint32_t member);
+
+  // plan.cc: what is asked of the gang
+  void PlanCommands();
+  Command DrawCommand(int64_t at_ns);
+  void Deliver(const Command& command);
+  bool EnterPhase(SimRank& rank);
+
+  // drain.cc: gangs without ranks
+  void PlanDrain();
+  void StartDrain(uint32_t which);
+  void StepDrainLeader(uint32_t which, const LeaderEvent& event);
+  void StepDrainMember(uint32_t which, uint32_t member, const MemberEvent& event);
+  void DoDrainLeader(uint32_t which, const LeaderAction& action);
+  void TickDrain(uint32_t which, uint64_t life);
+  void RestartDrain(uint32_t which, const char* why);
+  void WriteDrained(uint32_t which, uint32_t member, const WriteShards& write);
 
   // ranks.cc
   void Frame(uint32_t rank, MemberEvent event);  // rank → its member
@@ -177,6 +232,7 @@ class World : public Pages {
   void CaptureChunk(SimRank& rank);
   void EndCapture(SimRank& rank, bool ok);
   void AskSave(SimRank& rank);
+  void AwaitAnswer(SimRank& rank);
   void TakeCommsDown(SimRank& rank);
   void GoBack(SimRank& rank, bool rebuild, uint64_t id);
   void JoinRebuild(SimRank& rank);
@@ -189,6 +245,18 @@ class World : public Pages {
 
   // checks.cc
   void Fail(std::string_view name, std::string detail);
+  void CheckRounds(const Msg& msg);
+  void CheckOutcome(const Msg& msg);
+  void CheckBatch(const LeaderActions& actions);
+  void CheckHeard(const LeaderEvent& event, Decision before);
+  void CheckAnswer(const NoticeAnswer& answer);
+  void CheckGaveUp(const SimRank& rank);
+  void CheckSentBack(uint32_t member, const TellRolledBack& action);
+  void CheckNotices();
+  void CheckReleased(uint32_t generation);
+  void CheckContent(const CommitAttempt& action);
+  void NoteResult(const Report& report);
+  void CheckDrained();
   void CheckTransition(const SimRank& rank, Word from, Word to);
   void CheckTold(const Msg& msg);
   void CheckRestorable();
@@ -218,10 +286,18 @@ class World : public Pages {
   std::vector<SimMember> members_;
   std::unique_ptr<Leader> leader_;
   LeaderConfig leader_config_;
+  std::vector<MemberConfig> member_configs_;
   uint64_t leader_life_ = 0;
   bool leader_gone_ = false;  // for good
   int64_t leader_tick_ns_ = INT64_MAX;
-  std::string record_;  // the leader's page
+  std::string record_;   // the leader's page
+  Leader::View stored_;  // what it says
+  LeaderCrash crash_;
+  bool leader_stopped_ = false;
+  std::deque<LeaderEvent> leader_backlog_;
+  uint32_t partitions_ = 0;  // open now; collectives stand still
+  int64_t trouble_ns_ = 0;   // of the newest fault: what is late soon after proves nothing
+  std::array<Drain, 2> drains_;
   int64_t persist_ns_ = 0;
   uint32_t delivering_round_ = 0;  // of the commit that a member is handling
   bool delivering_commit_ = false;
@@ -238,9 +314,27 @@ class World : public Pages {
   std::set<uint32_t> complete_, given_up_, marked_, committed_, store_failed_;
   std::map<std::array<uint32_t, 3>, uint32_t> disk_;  // attempt, rank, chunk → generation
   std::map<uint32_t, std::set<uint32_t>> quiesced_;   // by round
-  uint64_t stop_open_ = 0;  // stops that have been commanded and not ended
+  uint64_t stop_open_ = 0;                            // stops that a leader has heard of
   uint64_t next_operation_ = 1;
-  bool ended_told_ = false;
+  struct NoticeNote {
+    Command command;
+    int64_t heard_ns = 0;  // by a leader that lived, last
+    bool withdrawn = false, fallback = false, over = false;
+    OpPhase result = OpPhase::kQueued;
+  };
+  std::map<uint64_t, NoticeNote> notices_;
+  struct RoundNote {
+    uint32_t cut = 0, attempt = 0, slot = 0;
+    Kind kind = Kind::kStop;
+    bool operator==(const RoundNote&) const = default;
+  };
+  std::map<uint32_t, RoundNote> proposed_;  // by round
+  std::map<uint32_t, Decision> outcomes_;   // release, back and end exclude each other
+  std::set<uint32_t> aborted_, finished_heard_;
+  std::set<std::pair<uint32_t, uint32_t>> freed_;  // member, generation
+  uint32_t extension_ = 0;
+  int64_t extended_ns_ = 0;
+  Decision decided_before_end_ = Decision::kNone;
 };
 
 template <typename... Parts>
