@@ -98,6 +98,7 @@ Leader::Impl::Impl(const LeaderConfig& config, LeaderRecord record, bool returne
 
 void Leader::Impl::Begin() {
   begun_ = true;
+  stage_ns_ = now_;
   if (r_.started_ns == 0) r_.started_ns = now_;
   if (draining()) r_.generations[0].fill_deadline_ns = now_ + drain_wait_ns_;
   for (auto& [id, member] : members_) member.lost_ns = now_;  // until it joins, this once or again
@@ -171,6 +172,7 @@ void Leader::Impl::Resume() {
 }
 
 void Leader::Impl::SetStage(Stage stage, int64_t deadline_ns) {
+  if (stage == Stage::kAsking || stage >= Stage::kCommitted) stage_ns_ = now_;
   r_.stage = stage;
   r_.deadline_ns = deadline_ns;
   for (auto& [id, member] : members_) {

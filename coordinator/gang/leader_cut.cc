@@ -51,7 +51,6 @@ void Leader::Impl::BeginRound() {
   ++r_.rounds;
   r_.void_round = false;
   SetStage(Stage::kAsking, r_.cut_deadline_ns);
-  asked_ns_ = now_;
   rtt_ns_ = 0;
   Broadcast();
 }

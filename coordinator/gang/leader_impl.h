@@ -178,6 +178,7 @@ class Leader::Impl {
   void CheckDeadlines();
   void OnStageDeadline();
   std::string WaitText() const;
+  std::string Took() const;
 
   // leader_notices.cc: what a notice is answered, phases, what is lost
   void OnPhase(const Msg& msg);
@@ -266,8 +267,8 @@ class Leader::Impl {
   bool dirty_ = false;  // this step changed the record
   int64_t now_ = 0;
   std::map<MemberId, MemberState> members_;
-  int64_t sent_ns_ = 0;  // when the present stage's message was last sent
-  int64_t asked_ns_ = 0;
+  int64_t sent_ns_ = 0;   // when the present stage's message was last sent
+  int64_t stage_ns_ = 0;  // when the present stage began
   int64_t rtt_ns_ = 0, step_ns_ = 0;
   uint32_t lead_ = 0;                   // boundaries beyond max + 1; grows with each raise
   std::vector<uint32_t> back_missing_;  // whom the barrier that failed waited for

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator/gang/leader_impl.h"
+#include "libckpt/base/clock.h"
 
 namespace ckpt::gang {
 namespace {
@@ -270,6 +271,11 @@ std::string Leader::Impl::WaitText() const {
   return "no staging slot was free: the last save drains";
 }
 
+// How long the open stage has taken.
+std::string Leader::Impl::Took() const {
+  return FormatDuration(Nanos(std::max<int64_t>(0, now_ - stage_ns_)));
+}
+
 void Leader::Impl::OnStageDeadline() {
   const std::vector<uint32_t> missing = MissingRanks();
   const std::string who = MissingText();
@@ -282,25 +288,41 @@ void Leader::Impl::OnStageDeadline() {
     case Stage::kAsking:
     case Stage::kProposed:
       return WithdrawRound(OpPhase::kRefused,
-                           DeadlineExceeded("no common cut in time; missing: " + who));
+                           DeadlineExceeded("no common cut within " + Took() + "; missing: " + who +
+                                            ": its ckpt-run does not answer; the ranks run on, "
+                                            "ask again"));
     case Stage::kCommitted:
-      return WithdrawRound(OpPhase::kRolledBack, DeadlineExceeded("barrier 1; missing: " + who));
+      return WithdrawRound(
+          OpPhase::kRolledBack,
+          DeadlineExceeded("barrier 1; missing: " + who + " at boundary " + std::to_string(r_.cut) +
+                           " after " + Took() +
+                           ": it did not call step(); all ranks run on. Call "
+                           "step() or phase() in that part of the program, or ask again with a "
+                           "later deadline"),
+          missing);
     case Stage::kSuperseding:
       return WithdrawRound(OpPhase::kRolledBack,
-                           DeadlineExceeded("the older save's writers did not stop in time"));
+                           DeadlineExceeded("the older save's writers did not stop within " +
+                                            Took() + ": the store is slow; all ranks run on"));
     case Stage::kMarking:
-      return GoBack(DeadlineExceeded("the store did not take the DRAINING mark in time"));
+      return GoBack(DeadlineExceeded("the store did not take the DRAINING mark within " + Took() +
+                                     ": nothing is released; look after the store, ask again"));
     case Stage::kDecided:
       break;
   }
   switch (r_.decision) {
     case Decision::kStage:
-      return GoBack(DeadlineExceeded("barrier 2; missing: " + who));
+      return GoBack(DeadlineExceeded("barrier 2; missing: " + who + " after " + Took() +
+                                     ": staging is not done; all ranks run on, ask again with a "
+                                     "later deadline"));
     case Decision::kCommsDown:
-      return GoBack(DeadlineExceeded("barrier 3; missing: " + who));
+      return GoBack(DeadlineExceeded("barrier 3; missing: " + who + " after " + Took() +
+                                     ": a communicator is not down; they are rebuilt and all run "
+                                     "on"));
     case Decision::kBack:
       if (r_.op_rebuild != 0 && !config_.mutations.rebuild_waits) {
-        End(DeadlineExceeded("communicators were not rebuilt in time; missing: " + who));
+        End(DeadlineExceeded("communicators were not rebuilt within " + Took() + "; missing: " +
+                             who + ": the ranks end and resume from " + StandingText()));
       }
       return;
     case Decision::kRelease:

@@ -161,7 +161,8 @@ void World::CheckAnswer(const NoticeAnswer& answer) {
 void World::CheckGaveUp(const SimRank& rank) {
   const bool calm = weather_.loss == 0 && weather_.slow == 0 && leader_ != nullptr &&
                     !leader_stopped_ && members_[rank.member].linked &&
-                    now_ - trouble_ns_ > kAfterTrouble && now_ - extended_ns_ > 40 * kMs;
+                    members_[rank.member].clock_ns == 0 && now_ - trouble_ns_ > kAfterTrouble &&
+                    now_ - extended_ns_ > 40 * kMs;
   if (!calm) return;
   const Leader::View view = leader_->view();
   if (view.decision != Decision::kNone || view.round != rank.order.round ||
