@@ -194,7 +194,8 @@ class Checker {
 
   // Of a shard that is compressed, or refers to older checkpoints.
   Status CheckStoredChunks(const format::ManifestFile& entry, const format::ShardIndex& index) {
-    const auto source = engine::ShardSource::OpenWith(&store_, report_.id, entry.name, index);
+    const auto source = engine::ShardSource::OpenWith(&store_, report_.id, entry.name, index,
+                                                      /*several=*/false);
     if (!source.ok()) {
       CKPT_ASSIGN_OR_RETURN(Damage damage, AsDamage(source.status(), entry.name));
       damage.shard = entry.shard.value();

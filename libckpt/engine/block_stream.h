@@ -19,8 +19,8 @@
 namespace ckpt::engine {
 
 // A write to a disk waits more than it computes: more threads than cores.
-inline constexpr uint32_t kWriteThreadsDefault = 4;
-inline constexpr uint64_t kWriteBlockBytes = uint64_t{4} << 20;
+inline constexpr uint32_t kWriteThreadsDefault = 8;
+inline constexpr uint64_t kWriteBlockBytes = uint64_t{2} << 20;
 
 class BlockStream {
  public:

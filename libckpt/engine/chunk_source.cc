@@ -15,23 +15,33 @@ void SourceSet::AddOpened(std::unique_ptr<ChunkSource> source) {
   entry.source = std::move(source);
 }
 
-Result<const ChunkSource*> SourceSet::Get(uint32_t source) const {
+Result<std::shared_ptr<const ChunkSource>> SourceSet::Borrow(uint32_t source) const {
   const Entry& entry = entries_[source];
   {
     MutexLock lock(entry.mutex);
-    if (entry.source != nullptr) return static_cast<const ChunkSource*>(entry.source.get());
+    if (entry.source != nullptr) return entry.source;
   }
   CKPT_ASSIGN_OR_RETURN(std::unique_ptr<ChunkSource> opened, entry.open());
+  return std::shared_ptr<const ChunkSource>(std::move(opened));
+}
+
+Result<const ChunkSource*> SourceSet::Get(uint32_t source) const {
+  CKPT_ASSIGN_OR_RETURN(std::shared_ptr<const ChunkSource> opened, Borrow(source));
+  const Entry& entry = entries_[source];
   MutexLock lock(entry.mutex);
   // Another thread may have been faster; its pointers are in use.
   if (entry.source == nullptr) entry.source = std::move(opened);
-  return static_cast<const ChunkSource*>(entry.source.get());
+  return entry.source.get();
 }
 
 Status SourceSet::OpenAll(const std::vector<uint32_t>& wanted) const {
-  const uint64_t count = wanted.empty() ? size() : wanted.size();
-  return ParallelFor(count, kOpenThreads, [&](uint64_t i, uint32_t) {
-    return Get(wanted.empty() ? static_cast<uint32_t>(i) : wanted[i]).status();
+  return ParallelFor(wanted.size(), kOpenThreads,
+                     [&](uint64_t i, uint32_t) { return Get(wanted[i]).status(); });
+}
+
+Status SourceSet::CheckAll() const {
+  return ParallelFor(size(), kOpenThreads, [&](uint64_t i, uint32_t) {
+    return Borrow(static_cast<uint32_t>(i)).status();
   });
 }
 

@@ -56,8 +56,12 @@ class SourceSet {
   Rank rank(uint32_t source) const { return entries_[source].rank; }
   // Valid as long as the set. Blocks: on disk. Errors: those of opening; the next call tries again.
   Result<const ChunkSource*> Get(uint32_t source) const;
-  // Opens all of `wanted` (all there are if it is empty), several at once.
-  Status OpenAll(const std::vector<uint32_t>& wanted = {}) const;
+  // The same, but not kept beyond the pointer.
+  Result<std::shared_ptr<const ChunkSource>> Borrow(uint32_t source) const;
+  // Opens `wanted`, several at once.
+  Status OpenAll(const std::vector<uint32_t>& wanted) const;
+  // Whether each can be opened; keeps none.
+  Status CheckAll() const;
 
  private:
   struct Entry {
@@ -65,7 +69,7 @@ class SourceSet {
     const Rank rank;
     const Open open;
     mutable Mutex mutex;
-    mutable std::unique_ptr<ChunkSource> source CKPT_GUARDED_BY(mutex);
+    mutable std::shared_ptr<const ChunkSource> source CKPT_GUARDED_BY(mutex);
   };
   std::deque<Entry> entries_;
   bool lazy_ = false;

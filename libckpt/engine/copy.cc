@@ -37,7 +37,8 @@ class Copier {
  private:
   Status CopyShard(const format::Manifest& manifest, const format::ManifestFile& entry,
                    format::ManifestFile* copied) {
-    CKPT_ASSIGN_OR_RETURN(const auto source, ShardSource::Open(from_, manifest, entry));
+    CKPT_ASSIGN_OR_RETURN(const auto source,
+                          ShardSource::Open(from_, manifest, entry, /*several=*/false));
     format::ShardIndex index = source->index();
     index.origins.clear();
     uint64_t bytes = 0;

@@ -1,5 +1,6 @@
 #include "libckpt/engine/reader.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -81,13 +82,14 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 SourceReader::SourceReader(std::string description, AttemptId id,
                            std::vector<format::RankLayout> layouts,
                            std::vector<format::RankValues> values, SourceSet sources,
-                           uint32_t threads)
+                           uint32_t threads, uint64_t verify_bytes)
     : description_(std::move(description)),
       id_(id),
       layouts_(std::move(layouts)),
       values_(std::move(values)),
       sources_(std::move(sources)),
       threads_(threads),
+      verify_bytes_(verify_bytes),
       catalog_(layouts_, sources_) {}
 
 LoadOptions SourceReader::WithThreads(const LoadOptions& options) const {
@@ -110,45 +112,51 @@ Status SourceReader::Load(Rank rank, const std::vector<LiveTensor>& targets,
       .Annotate(description_);
 }
 
-Status SourceReader::Verify(const LoadOptions& options) {
-  CKPT_FAULT("engine.verify.begin");
-  std::vector<std::pair<const ChunkSource*, uint64_t>> chunks;
-  uint64_t total = 0;
-  DamageList damage;
-  for (uint32_t s = 0; s < sources_.size(); ++s) {
-    const auto source = sources_.Get(s);
-    if (!source.ok()) {
-      if (!IsDamage(source.status())) return Status(source.status()).Annotate(description_);
-      damage.Add(chunks.size(), source.status().message());
-      continue;
-    }
-    for (uint64_t c = 0; c < (*source)->chunks().size(); ++c) {
-      chunks.emplace_back(*source, c);
-      total += (*source)->chunks()[c].end - (*source)->chunks()[c].begin;
-    }
-  }
-  std::atomic<uint64_t> done{0};
+namespace {
+
+// Checks all chunks of one source; damage goes to `damage`, numbered from `order` on.
+Status VerifySource(const ChunkSource& source, uint64_t order, const LoadOptions& options,
+                    const std::function<void(uint64_t)>& progress, DamageList* damage) {
   struct Scratch {
     ChunkScratch bytes;
     std::vector<ByteSpan> spans;
   };
   std::deque<Scratch> scratch(kCopyThreadsMax);
-  CKPT_RETURN_IF_ERROR(ParallelFor(chunks.size(), WithThreads(options).threads,
-                                   [&](uint64_t i, uint32_t thread) -> Status {
-                                     const auto [source, c] = chunks[i];
-                                     Scratch& mine = scratch[thread];
-                                     Status status = source->Fetch(c, /*verify=*/true, &mine.bytes,
-                                                                   &mine.spans);
-                                     if (status.ok()) status = source->Inspect(c, mine.spans);
-                                     if (!status.ok() && !IsDamage(status)) return status;
-                                     if (!status.ok()) damage.Add(i, status.message());
-                                     const format::ChunkRange& range = source->chunks()[c];
-                                     const uint64_t now = done.fetch_add(range.end - range.begin) +
-                                                          range.end - range.begin;
-                                     if (options.progress) options.progress(now, total);
-                                     return OkStatus();
-                                   })
-                           .Annotate(description_));
+  return ParallelFor(source.chunks().size(), options.threads,
+                     [&](uint64_t c, uint32_t thread) -> Status {
+                       Scratch& mine = scratch[thread];
+                       Status status = source.Fetch(c, /*verify=*/true, &mine.bytes, &mine.spans);
+                       if (status.ok()) status = source.Inspect(c, mine.spans);
+                       if (!status.ok() && !IsDamage(status)) return status;
+                       if (!status.ok()) damage->Add(order + c, status.message());
+                       progress(source.chunks()[c].end - source.chunks()[c].begin);
+                       return OkStatus();
+                     });
+}
+
+}  // namespace
+
+// Shard by shard: neither their indexes nor their descriptors are all held at once.
+Status SourceReader::Verify(const LoadOptions& options) {
+  CKPT_FAULT("engine.verify.begin");
+  DamageList damage;
+  uint64_t order = 0;
+  std::atomic<uint64_t> done{0};
+  const auto progress = [&](uint64_t bytes) {
+    const uint64_t now = done.fetch_add(bytes) + bytes;
+    if (options.progress) options.progress(now, std::max(now, verify_bytes_));
+  };
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    const auto source = sources_.Borrow(s);
+    if (!source.ok()) {
+      if (!IsDamage(source.status())) return Status(source.status()).Annotate(description_);
+      damage.Add(order++, source.status().message());
+      continue;
+    }
+    CKPT_RETURN_IF_ERROR(VerifySource(**source, order, WithThreads(options), progress, &damage)
+                             .Annotate(description_));
+    order += (*source)->chunks().size();
+  }
   return damage.ToStatus().Annotate(description_);
 }
 

@@ -18,9 +18,11 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 class SourceReader : public CheckpointReader {
  public:
   // `description` for messages: "checkpoint s10.e1.a1 in /data/ckpt/gpt". `threads`: what a load
-  // takes that does not say; 0: as many as copy best.
+  // takes that does not say; 0: as many as copy best. `verify_bytes`: the total that Verify's
+  // progress names.
   SourceReader(std::string description, AttemptId id, std::vector<format::RankLayout> layouts,
-               std::vector<format::RankValues> values, SourceSet sources, uint32_t threads);
+               std::vector<format::RankValues> values, SourceSet sources, uint32_t threads,
+               uint64_t verify_bytes);
 
   AttemptId id() const override { return id_; }
   uint32_t world() const override { return static_cast<uint32_t>(layouts_.size()); }
@@ -29,8 +31,8 @@ class SourceReader : public CheckpointReader {
   Status Load(Rank rank, const std::vector<LiveTensor>& targets,
               const LoadOptions& options) override;
   Status Verify(const LoadOptions& options) override;
-  // Opens every source now.
-  Status OpenAll() const { return sources_.OpenAll().Annotate(description_); }
+  // Whether every source can be opened.
+  Status CheckAll() const { return sources_.CheckAll().Annotate(description_); }
 
  private:
   const std::string description_;
@@ -40,6 +42,7 @@ class SourceReader : public CheckpointReader {
   LoadOptions WithThreads(const LoadOptions& options) const;
   const SourceSet sources_;
   const uint32_t threads_;
+  const uint64_t verify_bytes_;
   const Catalog catalog_;
 };
 

@@ -154,9 +154,14 @@ Result<std::unique_ptr<CheckpointReader>> OpenStaged(std::vector<StagingRegion> 
     CKPT_ASSIGN_OR_RETURN(values[region.identity().rank.value()], region.Values());
   }
   CKPT_ASSIGN_OR_RETURN(auto sources, SourcesOf(std::move(regions)));
+  uint64_t bytes = 0;
+  for (uint32_t s = 0; s < sources.size(); ++s) {
+    CKPT_ASSIGN_OR_RETURN(const ChunkSource* source, sources.Get(s));
+    bytes += source->chunks().empty() ? 0 : source->chunks().back().end;
+  }
   return std::unique_ptr<CheckpointReader>(std::make_unique<SourceReader>(
       "staged generation " + std::to_string(info.generation) + " (" + info.id.ToString() + ")",
-      info.id, std::move(layouts), std::move(values), std::move(sources), /*threads=*/0));
+      info.id, std::move(layouts), std::move(values), std::move(sources), /*threads=*/0, bytes));
 }
 
 bool CoversRank(const std::vector<StagingRegion>& regions, const format::RankLayout& layout) {

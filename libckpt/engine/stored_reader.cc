@@ -15,18 +15,23 @@ constexpr uint32_t kReadThreads = 8;  // direct reads wait for the disk: so many
 Result<std::unique_ptr<SourceReader>> Open(storage::Store* store, const AttemptId& id,
                                            const std::string& description) {
   CKPT_ASSIGN_OR_RETURN(format::Manifest read, ReadVerifiedManifest(store, id));
+  const bool several = read.world() > 1;
   std::vector<format::RankLayout> layouts = std::move(read.layouts);
   std::vector<format::RankValues> values = std::move(read.values);
   const auto manifest = std::make_shared<const format::Manifest>(std::move(read));
   SourceSet sources;
+  uint64_t bytes = 0;
+  for (const format::ManifestOrigin& origin : manifest->origins) bytes += origin.bytes;
   for (const format::ManifestFile& file : manifest->files) {
-    sources.Add(file.shard, [store, manifest, &file]() -> Result<std::unique_ptr<ChunkSource>> {
-      CKPT_ASSIGN_OR_RETURN(auto source, ShardSource::Open(store, *manifest, file));
-      return std::unique_ptr<ChunkSource>(std::move(source));
-    });
+    bytes += file.bytes;
+    sources.Add(
+        file.shard, [store, manifest, &file, several]() -> Result<std::unique_ptr<ChunkSource>> {
+          CKPT_ASSIGN_OR_RETURN(auto source, ShardSource::Open(store, *manifest, file, several));
+          return std::unique_ptr<ChunkSource>(std::move(source));
+        });
   }
   return std::make_unique<SourceReader>(description, id, std::move(layouts), std::move(values),
-                                        std::move(sources), kReadThreads);
+                                        std::move(sources), kReadThreads, bytes);
 }
 
 std::string Describe(storage::Store* store, const AttemptId& id) {
@@ -36,7 +41,7 @@ std::string Describe(storage::Store* store, const AttemptId& id) {
 Result<std::unique_ptr<CheckpointReader>> OpenWhole(storage::Store* store, const AttemptId& id) {
   auto reader = Open(store, id, Describe(store, id));
   if (!reader.ok()) return std::move(reader).status().Annotate(Describe(store, id));
-  CKPT_RETURN_IF_ERROR((*reader)->OpenAll());
+  CKPT_RETURN_IF_ERROR((*reader)->CheckAll());
   return std::unique_ptr<CheckpointReader>(std::move(reader).value());
 }
 

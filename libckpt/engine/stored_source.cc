@@ -5,38 +5,64 @@
 
 namespace ckpt::engine {
 
-ShardSource::ShardSource(std::string name, format::ShardIndex index)
-    : name_(std::move(name)), index_(std::move(index)) {
+ShardSource::ShardSource(storage::Store* store, const AttemptId& id, std::string name,
+                         format::ShardIndex index, bool several)
+    : name_(std::move(name)), index_(std::move(index)), store_(store) {
   for (const format::ChunkEntry& chunk : index_.chunks) chunks_.push_back({chunk.begin, chunk.end});
+  HolderFile& own = files_.emplace_back();
+  own.id = id;
+  own.name = name_;
+  for (const format::Origin& origin : index_.origins) {
+    HolderFile& file = files_.emplace_back();
+    file.id = origin.id;
+    file.name = origin.file;
+  }
+  shared_.resize(chunks_.size());
+  for (const format::ShardTensor& tensor : index_.tensors) {
+    if (!several || tensor.placement != format::Placement::kReplicated) continue;
+    const format::ChunkSpan span = format::ChunkOf(chunks_, tensor.begin, tensor.end);
+    for (uint64_t c = span.first; c < span.last; ++c) shared_[c] = true;
+  }
 }
 
 Result<std::unique_ptr<ShardSource>> ShardSource::Open(storage::Store* store,
                                                        const format::Manifest& manifest,
-                                                       const format::ManifestFile& entry) {
+                                                       const format::ManifestFile& entry,
+                                                       bool several) {
   CKPT_ASSIGN_OR_RETURN(auto index, ReadVerifiedIndex(store, manifest, entry));
-  return OpenWith(store, manifest.id, entry.name, std::move(index));
+  return OpenWith(store, manifest.id, entry.name, std::move(index), several);
 }
 
 Result<std::unique_ptr<ShardSource>> ShardSource::OpenWith(storage::Store* store,
                                                            const AttemptId& id,
                                                            const std::string& name,
-                                                           format::ShardIndex index) {
-  CKPT_ASSIGN_OR_RETURN(auto file, OpenSized(store, id, name, index.file_bytes));
-  std::unique_ptr<ShardSource> source(new ShardSource(name, std::move(index)));
-  source->files_.push_back(std::move(file));
-  for (const format::Origin& origin : source->index_.origins) {
-    auto opened = OpenOrigin(store, origin);
-    if (!opened.ok()) return std::move(opened).status().Annotate(name);
-    source->files_.push_back(std::move(opened).value());
+                                                           format::ShardIndex index, bool several) {
+  CKPT_RETURN_IF_ERROR(OpenSized(store, id, name, index.file_bytes).status());
+  for (const format::Origin& origin : index.origins)
+    CKPT_RETURN_IF_ERROR(OpenOrigin(store, origin).status().Annotate(name));
+  return std::unique_ptr<ShardSource>(new ShardSource(store, id, name, std::move(index), several));
+}
+
+Result<std::shared_ptr<const storage::FileReader>> ShardSource::FileOf(uint8_t origin) const {
+  HolderFile& holder = files_[origin];
+  {
+    MutexLock lock(holder.mutex);
+    if (holder.file != nullptr) return holder.file;
   }
-  return source;
+  CKPT_ASSIGN_OR_RETURN(auto opened, store_->OpenFile(holder.id, holder.name));
+  MutexLock lock(holder.mutex);
+  if (holder.file == nullptr) holder.file = std::move(opened);
+  return holder.file;
 }
 
 Result<ShardSource::Bytes> ShardSource::FetchBoth(uint64_t chunk, bool verify,
                                                   ChunkScratch* scratch) const {
   const format::ChunkEntry& entry = index_.chunks[chunk];
+  const auto file = FileOf(entry.origin);
+  if (!file.ok()) return Status(file.status()).Annotate(Where(chunk));
+  const auto reuse = shared_[chunk] ? storage::Reuse::kShared : storage::Reuse::kOnce;
   const auto stored =
-      files_[entry.origin]->Fetch(entry.stored_offset, entry.stored_bytes, &scratch->stored);
+      (*file)->Fetch(entry.stored_offset, entry.stored_bytes, reuse, &scratch->stored);
   if (!stored.ok()) return Status(stored.status()).Annotate(Where(chunk));
   Bytes bytes{*stored, *stored};
   if (entry.codec != format::Codec::kRaw) {

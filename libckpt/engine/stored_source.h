@@ -1,4 +1,5 @@
-// One shard of a committed checkpoint as a source of chunks, wherever they are stored.
+// One shard of a committed checkpoint as a source of chunks, wherever they are stored. Files are
+// opened when they are first read.
 #pragma once
 
 #include "libckpt/engine/chunk_source.h"
@@ -10,14 +11,16 @@ namespace ckpt::engine {
 
 class ShardSource : public ChunkSource {
  public:
-  // Reads the index, opens the shard and the files of its origins. `store` must outlive it.
+  // Reads the index, and makes sure that the shard and the files of its origins are there with the
+  // right size. `several`: ranks of one node may read the same replicated tensors. `store` must
+  // outlive it.
   static Result<std::unique_ptr<ShardSource>> Open(storage::Store* store,
                                                    const format::Manifest& manifest,
-                                                   const format::ManifestFile& entry);
+                                                   const format::ManifestFile& entry, bool several);
   // With an index that the caller has already.
   static Result<std::unique_ptr<ShardSource>> OpenWith(storage::Store* store, const AttemptId& id,
                                                        const std::string& name,
-                                                       format::ShardIndex index);
+                                                       format::ShardIndex index, bool several);
 
   Rank rank() const override { return index_.shard; }
   const std::vector<format::ShardTensor>& tensors() const override { return index_.tensors; }
@@ -34,13 +37,24 @@ class ShardSource : public ChunkSource {
   Result<Bytes> FetchBoth(uint64_t chunk, bool verify, ChunkScratch* scratch) const;
 
  private:
-  ShardSource(std::string name, format::ShardIndex index);
+  // The shard's own, or that of an origin.
+  struct HolderFile {
+    AttemptId id;
+    std::string name;
+    Mutex mutex;
+    std::shared_ptr<const storage::FileReader> file CKPT_GUARDED_BY(mutex);
+  };
+  ShardSource(storage::Store* store, const AttemptId& id, std::string name,
+              format::ShardIndex index, bool several);
+  Result<std::shared_ptr<const storage::FileReader>> FileOf(uint8_t origin) const;
   std::string Where(uint64_t chunk) const { return name_ + ": " + index_.DescribeChunk(chunk); }
 
   const std::string name_;
   const format::ShardIndex index_;
-  std::vector<std::unique_ptr<storage::FileReader>> files_;  // the shard's own, then by origin
+  storage::Store* const store_;
+  mutable std::deque<HolderFile> files_;  // the shard's own, then by origin
   std::vector<format::ChunkRange> chunks_;
+  std::vector<bool> shared_;  // by chunk
 };
 
 }  // namespace ckpt::engine

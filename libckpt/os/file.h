@@ -40,6 +40,10 @@ struct OpenOptions {
   bool create = false;     // mode 0666 less the umask
   bool exclusive = false;  // with create: kAlreadyExists if the name is taken (by a link as well)
   bool truncate = false;
+  // Past the page cache where the file system can, for large files that are written or read once.
+  // What is not in whole pages, from and to page-aligned memory, turns it off for this file. Where
+  // it cannot be, writes are pushed to the disk as they come, so that they do not pile up in RAM.
+  bool direct = false;
 
   static OpenOptions Read() { return {}; }
   static OpenOptions ReadWrite() { return {.write = true}; }
@@ -69,6 +73,8 @@ class File {
   // Errors of a delayed write show here at the latest. Later calls are kFailedPrecondition.
   virtual Status Close() = 0;
   virtual Result<uint64_t> Size() = 0;
+  // Whether what is aligned goes past the page cache now.
+  virtual bool direct() const { return false; }
   virtual const std::string& path() const = 0;
 };
 

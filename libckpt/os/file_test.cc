@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/fault.h"
 
 namespace ckpt::os {
@@ -225,6 +226,67 @@ TEST_F(FileTest, ReplaceFileSurvivesAFailureAnywhere) {
   }
 }
 #endif
+
+// Pages that differ.
+AlignedBuffer PatternPages(size_t pages) {
+  AlignedBuffer buffer(pages * kPageBytes);
+  for (size_t i = 0; i < buffer.size(); ++i) buffer.data()[i] = std::byte(i * 31 + i / kPageBytes);
+  return buffer;
+}
+
+TEST_F(FileTest, DirectFilesTakePagesAndEverythingElse) {
+  OpenOptions options = OpenOptions::CreateNew();
+  options.direct = true;
+  auto file = fs_.Open(At("f"), options);
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  const bool was_direct = (*file)->direct();  // not on every file system
+  const AlignedBuffer pages = PatternPages(64);
+  ASSERT_TRUE((*file)->PWrite(0, pages.span()).ok());
+  EXPECT_EQ((*file)->direct(), was_direct);
+  ASSERT_TRUE((*file)->PWrite(pages.size(), AsBytes("tail")).ok());  // no page: off from here on
+  EXPECT_FALSE((*file)->direct());
+  ASSERT_TRUE((*file)->PWrite(1, pages.span().subspan(1, 9)).ok());
+  ASSERT_TRUE((*file)->Sync().ok());
+  ASSERT_TRUE((*file)->Close().ok());
+  EXPECT_EQ(Get("f"), std::string(AsText(pages.span())) + "tail");
+}
+
+TEST_F(FileTest, DirectReadsEndWhereTheFileEnds) {
+  const AlignedBuffer pages = PatternPages(16);
+  const std::string bytes(AsText(pages.span().first(15 * kPageBytes + 100)));
+  Put("f", bytes);
+  OpenOptions options = OpenOptions::Read();
+  options.direct = true;
+  auto file = fs_.Open(At("f"), options);
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  AlignedBuffer out(16 * kPageBytes);
+  const auto got = (*file)->PReadSome(0, out.span());
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  EXPECT_EQ(*got, bytes.size());
+  EXPECT_EQ(AsText(out.span().first(*got)), bytes);
+  const auto last = (*file)->PReadSome(15 * kPageBytes, out.span().first(kPageBytes));
+  ASSERT_TRUE(last.ok());
+  EXPECT_EQ(*last, 100u);
+  EXPECT_EQ((*file)->PReadSome(16 * kPageBytes, out.span()).value(), 0u);
+  char odd[7];
+  ASSERT_TRUE((*file)->PRead(3, std::as_writable_bytes(std::span(odd))).ok());
+  EXPECT_EQ(std::string(odd, sizeof odd), bytes.substr(3, 7));
+}
+
+TEST_F(FileTest, BufferedStreamsArePushedToTheDiskAsTheyCome) {
+  OpenOptions options = OpenOptions::CreateNew();
+  options.direct = true;
+  auto file = fs_.Open(At("f"), options);
+  ASSERT_TRUE(file.ok());
+  const AlignedBuffer pages = PatternPages(256);
+  const ByteSpan odd = pages.span().subspan(1);  // unaligned memory: through the page cache
+  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE((*file)->PWrite(i * odd.size(), odd).ok());
+  ASSERT_TRUE((*file)->Sync().ok());
+  EXPECT_EQ((*file)->Size().value(), 20 * odd.size());
+  std::vector<std::byte> out(odd.size());
+  ASSERT_TRUE((*file)->PRead(19 * odd.size(), out).ok());
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), odd.begin()));
+}
 
 }  // namespace
 }  // namespace ckpt::os

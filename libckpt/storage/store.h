@@ -33,14 +33,19 @@ class FileWriter {
   virtual Status Finish() = 0;
 };
 
+// Whether other processes of this node will read the same bytes: then they come from the page cache
+// for all but the first, else it is left alone.
+enum class Reuse { kOnce, kShared };
+
 class FileReader {
  public:
   virtual ~FileReader() = default;
   virtual uint64_t size() const = 0;
   // Exactly `out.size()` bytes, or kDataLoss naming file and range. Threads: safe.
   virtual Status Read(uint64_t offset, MutableByteSpan out) const = 0;
-  // The same into `scratch`, past the page cache where that can be; where the bytes lie in it.
-  virtual Result<ByteSpan> Fetch(uint64_t offset, uint64_t bytes, AlignedBuffer* scratch) const {
+  // The same into `scratch`; where the bytes lie in it. Threads: safe, each with its own scratch.
+  virtual Result<ByteSpan> Fetch(uint64_t offset, uint64_t bytes, Reuse /*reuse*/,
+                                 AlignedBuffer* scratch) const {
     if (offset <= size() && bytes <= size() - offset) scratch->Reserve(bytes);
     const MutableByteSpan out = scratch->span().first(std::min<uint64_t>(bytes, scratch->size()));
     if (out.size() < bytes) return Read(offset, {scratch->data(), bytes});  // says what is wrong

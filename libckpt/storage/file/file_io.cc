@@ -5,17 +5,26 @@
 
 #include "libckpt/base/clock.h"
 #include "libckpt/base/fault.h"
+#include "libckpt/base/limits.h"
 #include "libckpt/base/mutex.h"
 #include "libckpt/os/space.h"
 
 namespace ckpt::storage {
 namespace {
 
+// Smaller files are not worth a second descriptor, nor whole pages.
+constexpr uint64_t kDirectBytesMin = uint64_t{1} << 20;
+
 // I1  The first failed write or sync is the last: every later call repeats it.
 class PosixWriter : public FileWriter {
  public:
-  PosixWriter(std::unique_ptr<os::File> file, std::string directory, uint64_t size_hint)
-      : file_(std::move(file)), directory_(std::move(directory)), size_hint_(size_hint) {}
+  // `extent_bytes`: what the file's size has been set to beforehand.
+  PosixWriter(std::unique_ptr<os::File> file, std::string directory, uint64_t size_hint,
+              uint64_t extent_bytes)
+      : file_(std::move(file)),
+        directory_(std::move(directory)),
+        size_hint_(size_hint),
+        extent_bytes_(std::max(size_hint, extent_bytes)) {}
 
   Status Write(uint64_t offset, ByteSpan data) override {
     CKPT_RETURN_IF_ERROR(Failure());
@@ -38,13 +47,21 @@ class PosixWriter : public FileWriter {
  private:
   Status WriteNow(uint64_t offset, ByteSpan data) {
     CKPT_FAULT("store.file.write");
-    return file_->PWrite(offset, data);
+    const size_t whole = data.size() / kPageBytes * kPageBytes;
+    if (!file_->direct() || whole == data.size()) return file_->PWrite(offset, data);
+    // The end of the file: its last page is filled up, and cut off by Finish.
+    if (whole > 0) CKPT_RETURN_IF_ERROR(file_->PWrite(offset, data.first(whole)));
+    AlignedBuffer last(kPageBytes);
+    std::fill_n(last.data(), kPageBytes, std::byte{0});
+    std::copy(data.begin() + static_cast<ptrdiff_t>(whole), data.end(), last.data());
+    Extend(offset + whole + kPageBytes);
+    return file_->PWrite(offset + whole, last.span().first(kPageBytes));
   }
 
   Status FinishNow() {
     CKPT_FAULT("store.file.before_sync");
     // What was reserved and not used goes back.
-    if (size_hint_ > EndBytes()) CKPT_RETURN_IF_ERROR(file_->Truncate(EndBytes()));
+    if (Extent() > EndBytes()) CKPT_RETURN_IF_ERROR(file_->Truncate(EndBytes()));
     CKPT_RETURN_IF_ERROR(file_->Sync());
     CKPT_FAULT("store.file.sync");
     return file_->Close();
@@ -65,6 +82,14 @@ class PosixWriter : public FileWriter {
     MutexLock lock(mutex_);
     end_bytes_ = std::max(end_bytes_, end);
   }
+  void Extend(uint64_t to) {
+    MutexLock lock(mutex_);
+    extent_bytes_ = std::max(extent_bytes_, to);
+  }
+  uint64_t Extent() {
+    MutexLock lock(mutex_);
+    return extent_bytes_;
+  }
   uint64_t EndBytes() {
     MutexLock lock(mutex_);
     return end_bytes_;
@@ -75,29 +100,53 @@ class PosixWriter : public FileWriter {
   const uint64_t size_hint_;
   Mutex mutex_;
   Status failure_ CKPT_GUARDED_BY(mutex_);
+  uint64_t extent_bytes_ CKPT_GUARDED_BY(mutex_);
   uint64_t end_bytes_ CKPT_GUARDED_BY(mutex_) = 0;
 };
 
 class PosixReader : public FileReader {
  public:
-  PosixReader(std::unique_ptr<os::File> file, uint64_t size_bytes)
-      : file_(std::move(file)), size_bytes_(size_bytes) {}
+  // `direct` is the same file opened past the page cache, or null.
+  PosixReader(std::unique_ptr<os::File> file, std::unique_ptr<os::File> direct, uint64_t size_bytes)
+      : file_(std::move(file)), direct_(std::move(direct)), size_bytes_(size_bytes) {}
   uint64_t size() const override { return size_bytes_; }
   Status Read(uint64_t offset, MutableByteSpan out) const override {
-    if (offset > size_bytes_ || out.size() > size_bytes_ - offset) {
-      return DataLoss(file_->path() + " has " + std::to_string(size_bytes_) +
-                      " bytes; it ends before " + Range(offset, out.size()));
-    }
+    CKPT_RETURN_IF_ERROR(CheckRange(offset, out.size()));
     const Status read = file_->PRead(offset, out);
     if (read.ok()) return read;
     return Status(Code::kDataLoss, read.message() + " (" + Range(offset, out.size()) + ")");
   }
+  // The pages that hold the range, so that nothing has to be copied.
+  Result<ByteSpan> Fetch(uint64_t offset, uint64_t bytes, Reuse reuse,
+                         AlignedBuffer* scratch) const override {
+    CKPT_RETURN_IF_ERROR(CheckRange(offset, bytes));
+    const uint64_t lead = offset % kPageBytes;
+    scratch->Reserve(lead + bytes + kPageBytes);
+    if (reuse == Reuse::kShared || direct_ == nullptr || !direct_->direct()) {
+      const MutableByteSpan out = scratch->span().first(bytes);
+      CKPT_RETURN_IF_ERROR(Read(offset, out));
+      return ByteSpan(out);
+    }
+    const MutableByteSpan pages = scratch->span().first(AlignUp(lead + bytes, kPageBytes));
+    const auto got = direct_->PReadSome(offset - lead, pages);
+    if (!got.ok() || *got < lead + bytes) {
+      return DataLoss((got.ok() ? file_->path() + " ends early" : got.status().message()) + " (" +
+                      Range(offset, bytes) + ")");
+    }
+    return ByteSpan(pages.subspan(lead, bytes));
+  }
 
  private:
+  Status CheckRange(uint64_t offset, uint64_t bytes) const {
+    if (offset <= size_bytes_ && bytes <= size_bytes_ - offset) return OkStatus();
+    return DataLoss(file_->path() + " has " + std::to_string(size_bytes_) +
+                    " bytes; it ends before " + Range(offset, bytes));
+  }
   static std::string Range(uint64_t offset, uint64_t bytes) {
     return "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes);
   }
   const std::unique_ptr<os::File> file_;
+  const std::unique_ptr<os::File> direct_;
   const uint64_t size_bytes_;
 };
 
@@ -118,22 +167,36 @@ Status ExplainFullDisk(Status status, const std::string& directory, uint64_t byt
 Result<std::unique_ptr<FileWriter>> CreateAttemptFile(os::FileSystem& fs,
                                                       const std::string& directory,
                                                       const std::string& name, uint64_t size_hint) {
-  Result<std::unique_ptr<os::File>> file =
-      fs.OpenBeneath(directory, name, os::OpenOptions::CreateNew());
+  os::OpenOptions options = os::OpenOptions::CreateNew();
+  options.direct = size_hint == 0 || size_hint >= kDirectBytesMin;
+  Result<std::unique_ptr<os::File>> file = fs.OpenBeneath(directory, name, options);
   if (!file.ok()) return ExplainFullDisk(std::move(file).status(), directory, size_hint);
   const Status reserved = (*file)->Allocate(size_hint);
   if (!reserved.ok()) return ExplainFullDisk(reserved, directory, size_hint);
+  uint64_t extent = 0;
+  if ((*file)->direct() && size_hint > 0) {
+    // Direct writes that make a file longer wait for each other; those within its size do not.
+    extent = AlignUp(size_hint, kPageBytes);
+    const Status grown = (*file)->Truncate(extent);
+    if (!grown.ok()) return ExplainFullDisk(grown, directory, size_hint);
+  }
   return std::unique_ptr<FileWriter>(
-      std::make_unique<PosixWriter>(std::move(file).value(), directory, size_hint));
+      std::make_unique<PosixWriter>(std::move(file).value(), directory, size_hint, extent));
 }
 
 Result<std::unique_ptr<FileReader>> OpenAttemptFile(os::FileSystem& fs,
                                                     const std::string& directory,
                                                     const std::string& name) {
-  CKPT_ASSIGN_OR_RETURN(std::unique_ptr<os::File> file,
-                        fs.OpenBeneath(directory, name, os::OpenOptions::Read()));
+  os::OpenOptions options = os::OpenOptions::Read();
+  CKPT_ASSIGN_OR_RETURN(std::unique_ptr<os::File> file, fs.OpenBeneath(directory, name, options));
   CKPT_ASSIGN_OR_RETURN(const uint64_t size_bytes, file->Size());
-  return std::unique_ptr<FileReader>(std::make_unique<PosixReader>(std::move(file), size_bytes));
+  std::unique_ptr<os::File> direct;
+  if (size_bytes >= kDirectBytesMin) {
+    options.direct = true;
+    CKPT_ASSIGN_OR_RETURN(direct, fs.OpenBeneath(directory, name, options));
+  }
+  return std::unique_ptr<FileReader>(
+      std::make_unique<PosixReader>(std::move(file), std::move(direct), size_bytes));
 }
 
 }  // namespace ckpt::storage

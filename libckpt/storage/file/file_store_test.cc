@@ -227,5 +227,41 @@ TEST(CheckpointDirectory, ACopyElsewhereNeedsNoList) {
               kNotFound);
 }
 
+// Sizes around a page and around where direct I/O begins, reserved, over-reserved and not reserved.
+TEST(FileStoreIo, EverySizeReadsBackAndIsWhatTheFileHas) {
+  FileWorld world;
+  auto store = storage::OpenFileStore(world.path());
+  ASSERT_TRUE(store->OpenJob(JobId{}).ok() && Claim(*store).ok());
+  ASSERT_OK(store->BeginAttempt(Id(1, 1)));
+  int number = 0;
+  const uint64_t mib = uint64_t{1} << 20;
+  for (const uint64_t size : {uint64_t{1}, mib - 1, mib, mib + 1, 3 * mib + 4095, 3 * mib + 4096}) {
+    for (const uint64_t hint : {uint64_t{0}, size, 2 * size}) {
+      const std::string name = "data-" + std::to_string(number++);
+      AlignedBuffer memory(size);
+      for (uint64_t i = 0; i < size; ++i) memory.data()[i] = std::byte((i * 7 + i / 4096) & 255);
+      auto writer = store->CreateFile(Id(1, 1), name, hint);
+      ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+      const uint64_t half = size / 2 / kPageBytes * kPageBytes;
+      ASSERT_OK((*writer)->Write(half, memory.span().subspan(half, size - half)));
+      ASSERT_OK((*writer)->Write(0, memory.span().first(half)));
+      ASSERT_OK((*writer)->Finish());
+      const auto reader = store->OpenFile(Id(1, 1), name);
+      ASSERT_TRUE(reader.ok());
+      ASSERT_EQ((*reader)->size(), size) << "hint " << hint;
+      AlignedBuffer scratch;
+      for (const auto reuse : {storage::Reuse::kOnce, storage::Reuse::kShared}) {
+        for (const uint64_t begin : {uint64_t{0}, size / 3, size - 1}) {
+          const auto got = (*reader)->Fetch(begin, size - begin, reuse, &scratch);
+          ASSERT_TRUE(got.ok()) << got.status().ToString();
+          ASSERT_TRUE(std::equal(got->begin(), got->end(), memory.data() + begin)) << size;
+        }
+        EXPECT_CODE((*reader)->Fetch(size - 1, 2, reuse, &scratch).status(), kDataLoss);
+        EXPECT_CODE((*reader)->Fetch(UINT64_MAX, 2, reuse, &scratch).status(), kDataLoss);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ckpt::testing

@@ -1,0 +1,393 @@
+// The storage engine against the disk itself: durable writes with digests against direct sequential
+// writes of the same bytes, cold verified restores against direct sequential reads. A limit is the
+// best of loops over io_uring and over a pool of threads with blocks of 1 to 8 MiB, found once and
+// then measured beside each round. Also: what a save writes when 1 % of the chunks changed, what
+// weights compress to, and many small tensors.
+//
+//   storage_bench [--mib N] [--rounds N] [--dir DIR]
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "bench/bench_report.h"
+#include "libckpt/base/rng.h"
+#include "libckpt/codec/codec.h"
+#include "libckpt/engine/engine.h"
+#include "libckpt/format/names.h"
+#include "libckpt/os/memfd.h"
+#include "libckpt/storage/file/file_store.h"
+#if defined(CKPT_HAVE_LIBURING)
+#include <liburing.h>
+#endif
+
+namespace ckpt::bench {
+namespace {
+
+struct Options {
+  uint64_t bytes = uint64_t{1} << 30;
+  int rounds = 7;
+  std::string dir = ".";
+};
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "storage_bench: %s (%s)\n", what.c_str(), std::strerror(errno));
+  std::exit(1);
+}
+void Check(const Status& status) {
+  if (!status.ok()) Die(status.ToString());
+}
+template <typename T>
+T Get(Result<T> result) {
+  if (!result.ok()) Die(result.status().ToString());
+  return std::move(result).value();
+}
+
+// ---- the limits
+// ----------------------------------------------------------------------------------
+
+struct Loop {
+  bool uring = false;
+  uint32_t depth = 4;
+  uint64_t block = uint64_t{4} << 20;
+  std::string Name() const {
+    return std::string(uring ? "io_uring" : "pool") + " of " + std::to_string(depth) + ", " +
+           FormatBytes(block);
+  }
+};
+
+// Moves all of `memory` to or from the file, `depth` blocks in flight.
+void MoveByPool(int fd, std::byte* memory, uint64_t bytes, bool write, const Loop& loop) {
+  std::atomic<uint64_t> next{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < loop.depth; ++t) {
+    threads.emplace_back([&] {
+      for (uint64_t at; (at = next.fetch_add(loop.block)) < bytes;) {
+        const uint64_t size = std::min(loop.block, bytes - at);
+        const ssize_t n = write ? pwrite(fd, memory + at, size, static_cast<off_t>(at))
+                                : pread(fd, memory + at, size, static_cast<off_t>(at));
+        if (n != static_cast<ssize_t>(size)) Die("a block of the limit");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+#if defined(CKPT_HAVE_LIBURING)
+void MoveByUring(int fd, std::byte* memory, uint64_t bytes, bool write, const Loop& loop) {
+  io_uring ring;
+  if (io_uring_queue_init(loop.depth, &ring, 0) != 0) Die("io_uring is refused here");
+  uint64_t next = 0, in_flight = 0;
+  while (next < bytes || in_flight > 0) {
+    while (next < bytes && in_flight < loop.depth) {
+      const auto size = static_cast<unsigned>(std::min(loop.block, bytes - next));
+      io_uring_sqe* sqe = io_uring_get_sqe(&ring);
+      if (write)
+        io_uring_prep_write(sqe, fd, memory + next, size, next);
+      else
+        io_uring_prep_read(sqe, fd, memory + next, size, next);
+      sqe->user_data = size;
+      next += size;
+      ++in_flight;
+    }
+    io_uring_submit(&ring);
+    io_uring_cqe* cqe = nullptr;
+    if (io_uring_wait_cqe(&ring, &cqe) != 0) Die("waiting for io_uring");
+    if (cqe->res != static_cast<int>(cqe->user_data)) Die("a block of the limit");
+    io_uring_cqe_seen(&ring, cqe);
+    --in_flight;
+  }
+  io_uring_queue_exit(&ring);
+}
+bool HaveUring() {
+  io_uring ring;
+  if (io_uring_queue_init(4, &ring, 0) != 0) return false;
+  io_uring_queue_exit(&ring);
+  return true;
+}
+#else
+void MoveByUring(int, std::byte*, uint64_t, bool, const Loop&) {}
+bool HaveUring() { return false; }
+#endif
+
+void Move(int fd, std::byte* memory, uint64_t bytes, bool write, const Loop& loop) {
+  if (loop.uring) return MoveByUring(fd, memory, bytes, write, loop);
+  MoveByPool(fd, memory, bytes, write, loop);
+}
+
+class Disk {
+ public:
+  Disk(std::string path, std::byte* memory, uint64_t bytes)
+      : path_(std::move(path)), memory_(memory), bytes_(bytes) {}
+  ~Disk() { unlink(path_.c_str()); }
+
+  double Write(const Loop& loop) {
+    unlink(path_.c_str());
+    return Seconds([&] {
+      const int fd = open(path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_DIRECT, 0666);
+      if (fd < 0) Die("open " + path_ + " for direct writes");
+      if (fallocate(fd, 0, 0, static_cast<off_t>(bytes_)) != 0) Die("fallocate");
+      Move(fd, memory_, bytes_, true, loop);
+      if (fsync(fd) != 0 || close(fd) != 0) Die("fsync");
+    });
+  }
+  double Read(const Loop& loop) {
+    return Seconds([&] {
+      const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+      if (fd < 0) Die("open " + path_);
+      Move(fd, memory_, bytes_, false, loop);
+      close(fd);
+    });
+  }
+  // The fastest of all loops, by the better of two runs each.
+  Loop Best(bool write) {
+    Loop best;
+    double best_seconds = 1e9;
+    for (const bool uring : {false, true}) {
+      if (uring && !HaveUring()) continue;
+      for (const uint64_t mib : {1, 4, 8}) {
+        const Loop loop{uring, mib == 1 ? 16u : 8u, mib << 20};
+        const double seconds =
+            write ? std::min(Write(loop), Write(loop)) : std::min(Read(loop), Read(loop));
+        if (seconds < best_seconds) best = loop;
+        best_seconds = std::min(best_seconds, seconds);
+      }
+    }
+    std::fprintf(stderr, "best loop to %s: %s%s\n", write ? "write" : "read", best.Name().c_str(),
+                 HaveUring() ? "" : " (io_uring was not tried)");
+    return best;
+  }
+
+ private:
+  const std::string path_;
+  std::byte* const memory_;
+  const uint64_t bytes_;
+};
+
+// ---- a job
+// ---------------------------------------------------------------------------------------
+
+// One rank whose tensors have `rows` elements each, in a store of their own.
+class Job {
+ public:
+  Job(const std::string& dir, uint64_t bytes, uint64_t tensor_bytes)
+      : dir_(dir), memory_(Get(os::Mapping::Anonymous(bytes, true))) {
+    layout_.rank = Rank(0);
+    for (uint64_t at = 0; at + tensor_bytes <= bytes; at += tensor_bytes) Add(at, tensor_bytes);
+    Rng rng(1);
+    auto* words = reinterpret_cast<uint64_t*>(memory_.data());
+    for (uint64_t i = 0; i < bytes / 8; ++i) words[i] = rng.Next();
+    plan_ = Get(plan::MakePlan({layout_}, {0}));
+    staging_ = Get(
+        os::Mapping::Anonymous(engine::StagingRegion::BytesNeeded(layout_, plan_.ranks[0]), true));
+    store_ = storage::OpenFileStore(dir_);
+    job_ = Get(store_->OpenJob(JobId{}));
+    epoch_ = Get(store_->ClaimEpoch(Epoch(1), {}, {})).epoch;
+    region_.emplace(Get(engine::StagingRegion::Format(
+        staging_.bytes(), engine::StagingIdentity{job_, Rank(0), 1, plan_.hash}, layout_,
+        plan_.ranks[0])));
+  }
+  ~Job() { std::filesystem::remove_all(dir_); }
+
+  void Stage() {
+    if (region_->state() != engine::GenerationState::kFree)
+      region_->set_state(engine::GenerationState::kDurable);
+    region_->Begin(engine::GenerationInfo{++generation_, Id(), 1, true});
+    Check(
+        engine::Capture(tensors_, &*region_, nullptr, Deadline("bench", std::chrono::minutes(5))));
+    Check(region_->Seal(Step(generation_)));
+  }
+  // Seconds of the durable write of what is staged, its report in `report_`.
+  double Write(const engine::WriteOptions& options = {}) {
+    Check(store_->BeginAttempt(Id()));
+    return Seconds([&] { report_ = Get(engine::WriteShard(&*region_, store_.get(), options)); });
+  }
+  void Drop() { Check(store_->Abort(Id())); }
+  void Commit() {
+    const std::string manifest =
+        Get(engine::BuildManifest(job_, Id(), {layout_}, {report_}, /*managed=*/false));
+    Check(store_->Commit(Id(), manifest, {format::ManifestDigest(manifest), epoch_, ""},
+                         Deadline("bench", std::chrono::minutes(1))));
+  }
+  double Load() {
+    const std::string shard = dir_ + "/" + Id().ToString() + "/" + report_.file;
+    const int fd = open(shard.c_str(), O_RDONLY | O_CLOEXEC);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    return Seconds([&] {
+      auto reader = Get(engine::OpenCheckpoint(store_.get(), Id()));
+      Check(reader->Load(Rank(0), tensors_, {}));
+    });
+  }
+  AttemptId Id() const { return {epoch_, Step(generation_), Attempt(generation_)}; }
+  std::byte* data() { return memory_.data(); }
+  uint64_t bytes() const { return memory_.size(); }
+  const engine::ShardReport& report() const { return report_; }
+
+ private:
+  void Add(uint64_t at, uint64_t bytes) {
+    engine::LiveTensor tensor;
+    tensor.meta.name = "layer." + std::to_string(at / bytes) + ".weight";
+    tensor.meta.dtype = format::DType::kF32;
+    tensor.meta.placement = format::Placement::kReplicated;
+    tensor.meta.global_shape = {bytes / 4};
+    tensor.meta.local = format::Box{{0}, {bytes / 4}};
+    tensor.data = memory_.data() + at;
+    layout_.tensors.push_back(tensor.meta);
+    tensors_.push_back(std::move(tensor));
+  }
+
+  const std::string dir_;
+  os::Mapping memory_, staging_;
+  std::vector<engine::LiveTensor> tensors_;
+  format::RankLayout layout_;
+  plan::GangPlan plan_;
+  std::optional<engine::StagingRegion> region_;
+  std::unique_ptr<storage::EpochStore> store_;
+  JobId job_;
+  Epoch epoch_;
+  uint32_t generation_ = 0;
+  engine::ShardReport report_;
+};
+
+void WriteAndRead(const Options& options, const std::string& dir) {
+  Job job(dir + "/job", options.bytes, uint64_t{16} << 20);
+  os::Mapping scratch = Get(os::Mapping::Anonymous(job.bytes(), true));
+  std::memcpy(scratch.data(), job.data(), job.bytes());
+  Disk disk(dir + "/plain", scratch.data(), job.bytes());
+  const auto rate = [&](double seconds) {
+    return static_cast<double>(job.bytes()) * 1e-9 / seconds;
+  };
+  const Loop write = disk.Best(true);
+  Rounds writes;
+  for (int i = 0; i < options.rounds; ++i) {
+    const double limit = disk.Write(write);
+    job.Stage();
+    writes.Add(rate(job.Write()), rate(limit));
+    job.Drop();
+  }
+  Print("storage_durable_write", writes, 0.90, Better::kHigher, "GB/s");
+  const Loop read = disk.Best(false);
+  job.Stage();
+  job.Write();
+  job.Commit();
+  Rounds reads;
+  for (int i = 0; i < options.rounds; ++i) {
+    const double limit = disk.Read(read);
+    reads.Add(rate(job.Load()), rate(limit));
+  }
+  Print("storage_cold_restore_verified", reads, 0.95, Better::kHigher, "GB/s");
+}
+
+// A save after one byte of every hundredth chunk has changed.
+void OnePercent(const Options& options, const std::string& dir) {
+  Job job(dir + "/references", options.bytes, uint64_t{16} << 20);
+  engine::WriteOptions references;
+  references.references = true;
+  job.Stage();
+  job.Write(references);
+  job.Commit();
+  for (uint64_t at = 0; at < job.bytes(); at += 100 * kChunkBytesDefault)
+    job.data()[at] ^= std::byte{1};
+  job.Stage();
+  job.Write(references);
+  job.Commit();
+  const auto written = static_cast<double>(job.report().file_bytes + job.report().index_bytes);
+  Print("storage_written_for_1_percent_changed", 100 * written / static_cast<double>(job.bytes()),
+        0, 0, 1.5, Better::kLower, "%");
+}
+
+// As trained weights are distributed, not trained ones: normal, each row at a scale of its own.
+void Compression() {
+  std::mt19937 random(7);
+  std::string chunks;
+  for (int row = 0; row < 8 * 1024; ++row) {
+    std::normal_distribution<float> normal(0, 0.01f * (1.0f + static_cast<float>(row % 7)));
+    for (int i = 0; i < 1024; ++i) {
+      const float value = normal(random);
+      uint32_t word;
+      std::memcpy(&word, &value, 4);
+      chunks += static_cast<char>(word >> 16);
+      chunks += static_cast<char>(word >> 24);
+    }
+  }
+  uint64_t stored = 0;
+  double seconds = 0;
+  std::string out(kChunkBytesDefault, 0);
+  for (uint64_t at = 0; at < chunks.size(); at += kChunkBytesDefault) {
+    const ByteSpan chunk = AsBytes(chunks).subspan(at, kChunkBytesDefault);
+    const auto encoded = Get(codec::Encode(chunk, 2, true, 1));
+    stored += encoded.codec == codec::Codec::kRaw ? chunk.size() : encoded.bytes.size();
+    seconds += Seconds([&] {
+      Check(codec::Decode(encoded.codec, AsBytes(encoded.bytes), 2,
+                          std::as_writable_bytes(std::span(out))));
+    });
+  }
+  const auto raw = static_cast<double>(chunks.size());
+  Print("codec_bf16_ratio_normal_weights", raw / static_cast<double>(stored), 0, 0, 1.45,
+        Better::kHigher, "x");
+  Print("codec_bf16_decode_one_core", raw * 1e-9 / seconds, 0, 0, 1.0, Better::kHigher, "GB/s");
+}
+
+// 100,000 tensors of 1 KiB against one in the same bytes: a save and a restore.
+void ManySmall(const std::string& dir) {
+  constexpr uint64_t kBytes = uint64_t{100'000} << 10;
+  const auto once = [&](uint64_t tensor_bytes) {
+    Job job(dir + "/small", kBytes, tensor_bytes);
+    return Seconds([&] {
+      job.Stage();
+      job.Write();
+      job.Commit();
+      job.Load();
+    });
+  };
+  Rounds rounds;
+  for (int i = 0; i < 3; ++i) {
+    const double one = once(kBytes);
+    rounds.Add(once(1024), one);
+  }
+  Print("storage_100000_small_tensors", Median(rounds.values), 0, 0, 3.0, Better::kLower, "s");
+}
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (i + 1 >= argc) Die(flag + " needs a value (--mib N, --rounds N, --dir DIR)");
+    const char* value = argv[++i];
+    if (flag == "--mib") {
+      options.bytes = std::strtoull(value, nullptr, 10) << 20;
+    } else if (flag == "--rounds") {
+      options.rounds = std::max(1, std::atoi(value));
+    } else if (flag == "--dir") {
+      options.dir = value;
+    } else {
+      Die("unknown flag " + flag + " (--mib N, --rounds N, --dir DIR)");
+    }
+  }
+  if (options.bytes < (uint64_t{32} << 20)) Die("--mib must be at least 32");
+  return options;
+}
+
+}  // namespace
+}  // namespace ckpt::bench
+
+int main(int argc, char** argv) {
+  using namespace ckpt::bench;
+  const Options options = ParseOptions(argc, argv);
+  const std::string dir = options.dir + "/storage_bench.tmp." + std::to_string(getpid());
+  std::filesystem::create_directories(dir);
+  WriteAndRead(options, dir);
+  OnePercent(options, dir);
+  Compression();
+  ManySmall(dir);
+  std::filesystem::remove_all(dir);
+  return 0;
+}
