@@ -382,7 +382,7 @@ void GangLeader::Evaluate() {
     if (stage_ == Stage::kStopping && AllSettled()) return EndStopped();
     if (stage_ != Stage::kRunning) return;
     LeaderLaunch& launch = *launches_.rbegin()->second;
-    if (launch.end() == LaunchEnd::kNone || !launch.released()) return;
+    if (!launch.over()) return;
     const Options& options = services_->options;
     const bool whole = std::all_of(nodes_.begin(), nodes_.end(),
                                    [](const auto& entry) { return entry.second.connected; });

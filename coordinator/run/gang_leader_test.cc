@@ -120,5 +120,21 @@ TEST_F(GangLeaderTest, AStopAfterTheCrashIsSeenStartsNoRank) {
   EXPECT_EQ(prepared_, 0u);
 }
 
+// What it would have measured is not waited for without end.
+TEST_F(GangLeaderTest, ANodeThatNeverComesBackDoesNotKeepTheLeader) {
+  constexpr uint64_t kOther = 7;
+  services_.options.node_count = 2;
+  services_.options.member_grace = std::chrono::milliseconds(50);
+  leader_->OnMessage(GangLeader::kSelf, {0, JoinMsg{.job = "t", .node_count = 2, .rank_count = 1}});
+  leader_->OnMessage(kOther,
+                     {0, JoinMsg{.job = "t", .node_rank = 1, .node_count = 2, .rank_count = 1}});
+  ASSERT_TRUE(Until([&] { return started_ == 1; }));
+  launch_ = 1;
+  leader_->OnClosed(kOther);
+  Say({.fact = gang::FactKind::kReleased});  // the ranks here are ended
+  ASSERT_TRUE(Until([&] { return outcome_.has_value(); }));
+  EXPECT_EQ(outcome_, 1);
+}
+
 }  // namespace
 }  // namespace ckpt::run

@@ -30,6 +30,7 @@ Status LeaderLaunch::Start() {
   gang::LeaderConfig config{.epoch = Epoch(config_.epoch)};
   // Killing takes a part of the grace, if that is short.
   config.kill_ns = std::min<int64_t>(kKillNsMax, services_->options.grace.count() / 4);
+  config.member_grace_ns = services_->options.member_grace.count();
   for (const LaunchNode& node : config_.nodes) {
     config.members.push_back({node.node, Rank(node.first_rank), node.rank_count});
   }
@@ -48,9 +49,36 @@ void LeaderLaunch::SetConnected(uint32_t node, bool connected) {
   if (connected) {
     Feed(gang::MemberJoined{node});
   } else {
+    state.lost_ns = BoottimeNs();
     Feed(gang::MemberLost{node});
+    services_->loop->AddTimer(services_->options.member_grace, [this, alive = alive_] {
+      if (*alive) OnGivenUp();
+    });
   }
 }
+
+bool LeaderLaunch::GivenUp(uint32_t node) const {
+  const NodeState& state = nodes_.at(node);
+  return !state.connected && !released_.contains(node) &&
+         BoottimeNs() - state.lost_ns >= services_->options.member_grace.count();
+}
+
+// What a node would have measured, or written, is not waited for any more; its agent ends its ranks
+// and keeps its copies. The machine itself gives a member up only before the release.
+void LeaderLaunch::OnGivenUp() {
+  if (view().decision == gang::Decision::kRelease && NoneAwaited()) {
+    SetEnd(LaunchEnd::kSuspended, "");
+  }
+  host_.changed();
+}
+
+bool LeaderLaunch::NoneAwaited() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [this](const auto& entry) {
+    return released_.contains(entry.first) || GivenUp(entry.first);
+  });
+}
+
+bool LeaderLaunch::over() const { return end_ != LaunchEnd::kNone && NoneAwaited(); }
 
 void LeaderLaunch::OnMessage(uint32_t node, const GangBody& body) {
   if (!nodes_.contains(node)) return;
@@ -189,7 +217,8 @@ std::optional<int64_t> LeaderLaunch::StepOf(uint32_t attempt) const {
 }
 
 bool LeaderLaunch::settled() const {
-  if (!released() || store_calls_ > 0) return false;
+  if (!NoneAwaited() || store_calls_ > 0) return false;
+  if (!released()) return true;  // the shards of a node that was given up will not come
   const gang::Leader::View view = leader_->view();
   return std::none_of(view.generations.begin(), view.generations.end(), [this](const auto& g) {
     return g.complete && !g.durable && !not_durable_.contains(g.attempt);
@@ -214,7 +243,8 @@ AttemptId LeaderLaunch::stop_id() const {
 
 std::string LeaderLaunch::not_durable_reason() const {
   const auto it = not_durable_.find(stop_attempt_);
-  return it == not_durable_.end() ? "" : it->second;
+  if (it != not_durable_.end()) return it->second;
+  return released() ? "" : "a ckpt-run of this gang is out of reach";
 }
 
 }  // namespace ckpt::run

@@ -75,6 +75,8 @@ class LeaderLaunch {
   const std::string& end_reason() const { return end_reason_; }
   // No process of any rank is left, measured on every node.
   bool released() const { return released_.size() == config_.nodes.size(); }
+  // ... or not to be learned any more: its ckpt-run is out of reach for too long.
+  bool over() const;
   // ... and nothing is on its way to the store any more.
   bool settled() const;
   // Of the suspend or save that the launch ended with: in the store?
@@ -104,6 +106,7 @@ class LeaderLaunch {
  private:
   struct NodeState {
     bool connected = true;
+    int64_t lost_ns = 0;
     bool any_ready = false;
     uint32_t slots = 0;
     std::string error;
@@ -111,6 +114,9 @@ class LeaderLaunch {
   };
 
   // leader_launch.cc: the machine and its actions
+  bool GivenUp(uint32_t node) const;
+  void OnGivenUp();
+  bool NoneAwaited() const;  // every node has measured, or is given up
   void Feed(gang::LeaderEvent event);
   void Act(const gang::LeaderAction& action);
   void ArmTimer();

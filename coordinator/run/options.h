@@ -34,6 +34,7 @@ struct Options {
   uint64_t staging_budget_bytes = 0;  // --staging-budget; 0: half of the memory that is available
   Nanos grace = std::chrono::seconds(30);         // --grace: from a notice to the kill
   Nanos join_timeout = std::chrono::minutes(10);  // --join-timeout: launch may be out of order
+  Nanos member_grace = std::chrono::seconds(60);  // a node out of reach this long is given up
   uint32_t restarts_max = 0;                      // --restarts, agentless only
   uint32_t save_every = 0;                        // --save-every: CKPT_SAVE_EVERY of the ranks
   std::string log_dir;                            // --log-dir, else "[rank r]" lines on stderr
