@@ -97,14 +97,8 @@ Result<std::vector<StoredLaunch>> StateDir::LoadLaunches(std::vector<std::string
   std::vector<StoredLaunch> launches;
   for (const os::DirEntry& entry : entries) {
     if (entry.type != os::FileType::kDirectory) continue;
-    const std::string dir = os::JoinPath(path_ + "/jobs", entry.name);
-    CKPT_ASSIGN_OR_RETURN(const bool saved, os::Exists(Fs(), dir + "/launch"));
-    if (!saved) {  // killed while it was being saved, so nothing was started; or removed
-      Fs().RemoveTree(dir).IgnoreError();
-      continue;
-    }
     StoredLaunch stored;
-    const Status status = LoadOne(dir, &stored);
+    const Status status = LoadOne(os::JoinPath(path_ + "/jobs", entry.name), &stored);
     if (status.ok()) {
       launches.push_back(std::move(stored));
     } else {

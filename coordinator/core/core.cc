@@ -346,6 +346,8 @@ std::vector<EventRecord> Core::EventsSince(uint64_t revision, size_t max) const 
   return {first, first + static_cast<ptrdiff_t>(count)};
 }
 
-bool Core::NeedsTicks() const { return !impl_->running_ops_.empty() || !impl_->stopping_.empty(); }
+bool Core::NeedsTicks() const {
+  return !impl_->running_ops_.empty() || !impl_->stopping_.empty() || !impl_->delayed_.empty();
+}
 
 }  // namespace ckpt::core

@@ -490,6 +490,7 @@ TEST_F(CoreTest, ItGivesUpAfterItsRestartsAndResumeTriesAgain) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(IsLive(core_->FindJob("j")->state));
     Say("j", "a", NodeJobState::kFailed);
+    Wait(5 * kSecond);
   }
   EXPECT_EQ(StateOf("j"), JobState::kFailed);
   EXPECT_SAYS(core_->FindJob("j")->reason, "gave up after 2 restarts");
@@ -733,6 +734,30 @@ TEST_F(CoreTest, WhatIsDurableStaysSoThoughAnAgentThatCameBackKnowsLess) {
   EXPECT_TRUE(copies[0].durable);
   EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "durable"), 1);
   EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "drain_failed"), 0);
+}
+
+// A store that is full for a second must not use up the restarts of a day.
+TEST_F(CoreTest, WhatFailsBeforeItHasStartedIsTriedAgainLaterAndLater) {
+  Node("a", 1);
+  JobSpec spec = Spec("j", 1);
+  spec.restarts_max = 9;
+  Runs(spec);
+  Say("j", "a", NodeJobState::kFailed);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 2u) << "it had run: at once";
+  Say("j", "a", NodeJobState::kFailed);
+  EXPECT_EQ(StateOf("j"), JobState::kPending);
+  EXPECT_SAYS(core_->FindJob("j")->reason, "starts again in 1.000 s");
+  EXPECT_TRUE(core_->NeedsTicks());
+  Wait(2 * kSecond);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 3u);
+  Say("j", "a", NodeJobState::kFailed);
+  Wait(2 * kSecond);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 3u) << "four times as long";
+  EXPECT_TRUE(Do(Resume{9, "j", {}}).status.ok());
+  EXPECT_EQ(core_->FindJob("j")->epoch, 4u) << "somebody wants it now";
+  SayAll("j", NodeJobState::kRunning);
+  Say("j", "a", NodeJobState::kFailed);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 5u) << "it had run: at once";
 }
 
 }  // namespace

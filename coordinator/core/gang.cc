@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kKillBudgetNs = 10 * kSecondNs;
 constexpr int64_t kLaunchGraceNs = 45 * kSecondNs;  // beyond the silence that any agent is allowed
+constexpr int64_t kStartDelayNs = kSecondNs;  // after a start that failed; then four times as long
+constexpr int64_t kStartDelayNsMax = 60 * kSecondNs;
 constexpr std::string_view kRefused = "refused to start: ";
 
 const char* SourceOf(StopPurpose purpose) {
@@ -201,6 +203,7 @@ void Core::Impl::GangRunning(Job& job) {
   Edit(job.spec.name);
   job.state = JobState::kRunning;
   job.running_since_ns = job.last_copy_ns = now_.boot_ns;
+  job.starts_failed = 0;
   job.reason.clear();
   if (!job.resumed_from.empty()) {
     Emit("resumed", &job, "from " + job.resumed_from).data["resumed_from"] = job.resumed_from;
@@ -266,6 +269,7 @@ void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
   const bool moving = op != nullptr && op->kind == OperationKind::kMigrate &&
                       op->state == OperationState::kRunning && job.state == JobState::kStarting;
   BookLostWork(job);
+  const bool started = job.state != JobState::kStarting;
   job.stop = StopPurpose::kNone;
   job.stop_kill = false;
   job.reason = what;
@@ -283,8 +287,23 @@ void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
     Emit("restarted", &job,
          FallbackOf(job) + " (restart " + std::to_string(job.restart_count) + " of " +
              std::to_string(restarts_max) + ")");
-    RelaunchInPlace(job);
+    if (started) {
+      RelaunchInPlace(job);
+    } else {
+      DelayStart(job);
+    }
   }
+}
+
+// A full store, a node that cannot start it: restarts are for more than the same second.
+void Core::Impl::DelayStart(Job& job) {
+  int64_t delay_ns = kStartDelayNs;
+  for (uint32_t i = 0; i < job.starts_failed && delay_ns < kStartDelayNsMax; ++i) delay_ns *= 4;
+  delay_ns = std::min(delay_ns, kStartDelayNsMax);
+  ++job.starts_failed;
+  job.start_after_ns = now_.boot_ns + delay_ns;
+  delayed_.insert(job.spec.name);
+  job.reason += "; starts again in " + FormatDuration(Nanos(delay_ns));
 }
 
 void Core::Impl::EndJob(Job& job, JobState state, std::string reason) {

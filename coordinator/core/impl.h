@@ -115,6 +115,7 @@ class Core::Impl {
   double BookLostWork(Job& job);
   std::string FailureOf(const Job& job) const;
   std::string FallbackOf(const Job& job) const;  // "goes on from step 100"
+  void DelayStart(Job& job);
   bool RelaunchInPlace(Job& job);
 
   // --- schedule.cc
@@ -178,6 +179,7 @@ class Core::Impl {
   std::map<std::string, Node> nodes_;
   std::map<uint64_t, Operation> ops_;
   std::set<uint64_t> running_ops_;
+  std::set<std::string> delayed_;   // waiting jobs that are not launched before their time
   std::set<std::string> stopping_;  // live jobs that a clock watches
   std::deque<PlanEntry> plans_;
   std::deque<EventRecord> events_;

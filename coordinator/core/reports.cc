@@ -452,6 +452,12 @@ void Core::Impl::On(const CommandAnswered& event) {
 
 void Core::Impl::On(const Tick&) {
   OverdueJobs();
+  std::erase_if(delayed_, [this](const std::string& name) {
+    const Job* job = Find(name);
+    const bool due = job == nullptr || now_.boot_ns >= job->start_after_ns;
+    settle_ = settle_ || due;
+    return due;
+  });
   for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) Overdue(ops_.at(op_id));
   if (now_.boot_ns - pruned_ns_ > kPruneEveryNs) {
     pruned_ns_ = now_.boot_ns;

@@ -336,6 +336,7 @@ Reply Core::Impl::On(const Resume& request) {
   if (job.state == JobState::kFailed) job.restart_count = 0;
   job.state = job.state == JobState::kPreempted ? job.state : JobState::kPending;
   job.waiting_since_wall_ns = now_.wall_ns;
+  job.start_after_ns = 0;  // a person wants it now
   job.reason.clear();
   return {OkStatus(), request.job, op.op_id};
 }

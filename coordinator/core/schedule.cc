@@ -143,7 +143,8 @@ void Core::Impl::Schedule() {
   for (auto& [name, job] : jobs_) {
     const Operation* op = FindOp(job.op_id);
     const bool held = op != nullptr && op->kind == OperationKind::kPreempt;
-    if (IsWaiting(job.state) && !held) waiting.push_back(&job);
+    const bool delayed = now_.boot_ns < job.start_after_ns;
+    if (IsWaiting(job.state) && !held && !delayed) waiting.push_back(&job);
   }
   if (waiting.empty()) return;
   std::stable_sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {

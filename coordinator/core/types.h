@@ -244,6 +244,8 @@ struct Job {
   // Not stored:
   int64_t step = 0;
   double step_seconds = 0;
+  uint32_t starts_failed = 0;  // in a row, before all ranks had registered
+  int64_t start_after_ns = 0;  // not launched before: what failed at once will fail again at once
 };
 
 struct Node {

@@ -56,7 +56,7 @@ class SoakCluster(Cluster):
 
     def launch_agent(self, node):
         self.spawn(f"agent-{node}", node, self.bin / "ckpt-agent", "--name", node, "--coordinator", self.network.server,
-                   "--address", self.network.addresses[node], "--slots", self.slots, "--staging-budget", "256MiB",
+                   "--address", self.network.addresses[node], "--slots", self.slots, "--staging-budget", "512MiB",
                    "--state-dir", self.out / "nodes" / node, "--store-root", self.store)
 
     def launch(self, name):

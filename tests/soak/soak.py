@@ -26,6 +26,7 @@ from store import Store
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLOTS = 2
 SETTLE_SECONDS = 300        # from the last fault until every job has finished
+LEFTOVER_SECONDS = 90       # a ckpt-run gives a member up that is out of reach for 60 s
 MEMORY_SLACK = 48 << 20     # what an allocator may keep
 PROBLEMS_MAX = 50
 OVER = ("finished", "cancelled")
@@ -187,7 +188,7 @@ class Soak:
             return all(n["slots_free"] == SLOTS and not n["holds"] and not n["jobs"] and n["info"]["staging_used_bytes"] == 0
                        for n in self.jobs.nodes) and not self.cluster.of("ckpt-run") and not self.cluster.of("rank")
         try:
-            wait_for("all slots, grants and staging memory are free", free, 30)
+            wait_for("all slots, grants and staging memory are free", free, LEFTOVER_SECONDS)
         except DemoError as error:
             left = ", ".join(str(p) for p in self.cluster.of("ckpt-run") + self.cluster.of("rank"))
             nodes = [{k: n[k] for k in ("slots_free", "holds", "jobs")} | {"staging": n["info"]["staging_used_bytes"]} for n in self.jobs.nodes]
