@@ -19,28 +19,6 @@ Result<Leader> Leader::Create(const LeaderConfig& config, std::string_view recor
   return Leader(std::make_unique<Impl>(config, std::move(restored), !record.empty()));
 }
 
-Result<Leader> Leader::CreateDrain(const LeaderConfig& config, const DrainCopy& copy) {
-  if (config.members.empty()) return InvalidArgument("a gang needs at least one member");
-  if (copy.generation == 0 || copy.attempt == 0) {
-    return InvalidArgument("a drain needs the numbers of the copy: generation and attempt");
-  }
-  LeaderRecord record;
-  record.attempt = record.op_attempt = copy.attempt;
-  record.generation = record.op_generation = copy.generation;
-  record.step = copy.step;
-  record.decision = Decision::kRelease;
-  record.released = true;
-  LeaderGeneration gen;
-  gen.generation = copy.generation;
-  gen.attempt = copy.attempt;
-  gen.step = copy.step;
-  gen.full = true;
-  record.generations.push_back(std::move(gen));
-  auto impl = std::make_unique<Impl>(config, std::move(record), false);
-  impl->Drains(copy.wait_ns);
-  return Leader(std::move(impl));
-}
-
 Leader::Leader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Leader::~Leader() = default;
 Leader::Leader(Leader&&) noexcept = default;
@@ -100,7 +78,6 @@ void Leader::Impl::Begin() {
   begun_ = true;
   stage_ns_ = now_;
   if (r_.started_ns == 0) r_.started_ns = now_;
-  if (draining()) r_.generations[0].fill_deadline_ns = now_ + drain_wait_ns_;
   for (auto& [id, member] : members_) member.lost_ns = now_;  // until it joins, this once or again
 }
 

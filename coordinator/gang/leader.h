@@ -194,22 +194,8 @@ using LeaderAction = std::variant<SendToMember, Persist, CommitAttempt, MarkDrai
                                   Report, NoticeAnswer, LossBooked>;
 using LeaderActions = std::vector<LeaderAction>;
 
-// One complete copy whose ranks are gone: staged and released, its leader died before it was
-// durable.
-struct DrainCopy {
-  uint32_t generation = 0, attempt = 0;
-  int64_t step = 0;
-  int64_t wait_ns = 60'000'000'000;  // until every member must have said that it holds its part
-};
-
 class Leader {
  public:
-  // A gang without ranks: its members hold the parts of `copy` (MemberConfig::ranks_gone,
-  // CopyAdopted), write them and the same attempt is committed. It needs no record: one that dies
-  // is followed by another from the start. It aborts and drops nothing: what fails is reported as
-  // kNotDurable, the copies stay for the next one. Two at a time write the same bytes under the
-  // same attempt.
-  static Result<Leader> CreateDrain(const LeaderConfig& config, const DrainCopy& copy);
   // `record`: the last one stored by an earlier leader of this epoch, empty for the first. A
   // damaged record is kDataLoss.
   static Result<Leader> Create(const LeaderConfig& config, std::string_view record);

@@ -104,7 +104,6 @@ class Leader::Impl {
   LeaderActions Step(int64_t now_ns, const LeaderEvent& event);
   int64_t next_deadline_ns() const;
   View view() const;
-  void Drains(int64_t wait_ns) { drain_wait_ns_ = wait_ns; }
 
  private:
   using Gen = LeaderGeneration;
@@ -253,12 +252,8 @@ class Leader::Impl {
   void SlotsChanged();
   void TellGeneration(const Gen& gen, OpPhase phase, Status status);
   void CheckGenerationDeadlines();
-  bool draining() const { return drain_wait_ns_ != 0; }
-  void FailDrain(Gen* gen, const Status& why);
-  std::string NodesText(const std::set<MemberId>& without) const;
 
   LeaderConfig config_;
-  int64_t drain_wait_ns_ = 0;  // not 0: no ranks, only a copy to be made durable
   LeaderRecord r_;
   bool returned_ = false, begun_ = false;
   LeaderActions out_;

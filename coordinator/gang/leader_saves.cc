@@ -182,11 +182,6 @@ void Leader::Impl::ServeWaitingSaves() {
 void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
   Gen* gen = FindGeneration(msg.generation);
   if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
-  if (draining() && gen->step != msg.step) {
-    return FailDrain(
-        gen, DataLoss("node " + std::to_string(member) + " holds step " + std::to_string(msg.step) +
-                      " of it, not step " + std::to_string(gen->step)));
-  }
   if (gen->sealed.empty()) {
     gen->step = msg.step;
   } else if (gen->step != msg.step) {
@@ -276,7 +271,6 @@ void Leader::Impl::On(const AttemptCommitted& event) {
 // The attempt will not be committed, and its ranks hear so. The copy in RAM stands until a newer
 // one is complete.
 void Leader::Impl::Abort(Gen* gen, const Status& why) {
-  if (draining() && !config_.mutations.drain_aborts) return FailDrain(gen, why);
   gen->aborted = true;
   gen->why = why;
   gen->commit_at_ns = kNever;
@@ -315,24 +309,6 @@ void Leader::Impl::Drop(Gen* gen, const Status& why) {
   gen->fill_deadline_ns = gen->commit_at_ns = kNever;
   Store();
   SendMarks(gen, true);
-}
-
-// The copies stay, and so does the attempt: another drain may come.
-void Leader::Impl::FailDrain(Gen* gen, const Status& why) {
-  if (!gen->why.ok()) return;
-  gen->why = why;
-  gen->fill_deadline_ns = gen->commit_at_ns = kNever;
-  TellGeneration(*gen, OpPhase::kNotDurable, why);
-}
-
-std::string Leader::Impl::NodesText(const std::set<MemberId>& without) const {
-  std::string text;
-  for (const auto& [id, member] : members_) {
-    if (without.contains(id)) continue;
-    text += (text.empty() ? "node " : ", ") + std::to_string(id);
-    if (!member.connected) text += " (out of reach)";
-  }
-  return text;
 }
 
 void Leader::Impl::SendMarks(Gen* gen, bool all) {
@@ -402,12 +378,6 @@ void Leader::Impl::CheckGenerationDeadlines() {
   }
   for (const uint32_t generation : overdue) {
     Gen* gen = FindGeneration(generation);
-    if (draining()) {
-      FailDrain(gen, DeadlineExceeded("no sealed copy in time from " + NodesText(gen->sealed) +
-                                      ": it stays in RAM of the others; drain again when all are "
-                                      "there"));
-      continue;
-    }
     const Status why = DeadlineExceeded("not all ranks staged this save in time");
     if (open() && !OpenStop() && r_.op_generation == generation) {
       WithdrawRound(OpPhase::kRolledBack, why);

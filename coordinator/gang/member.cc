@@ -18,12 +18,7 @@ int64_t Member::next_deadline_ns() const { return impl_->next_deadline_ns(); }
 std::string Member::phase() const { return impl_->phase(); }
 
 Member::Impl::Impl(const MemberConfig& config, Pages* pages)
-    : config_(config), pages_(pages), ranks_(config.rank_count) {
-  if (!config.ranks_gone) return;
-  for (RankState& rank : ranks_) rank.exited = true;
-  phase_ = Phase::kReleased;
-  all_released_ = true;
-}
+    : config_(config), pages_(pages), ranks_(config.rank_count) {}
 
 MemberActions Member::Impl::Step(int64_t now_ns, const MemberEvent& event) {
   now_ = std::max(now_, now_ns);

@@ -72,7 +72,6 @@ struct MemberConfig {
   Rank first_rank;
   uint32_t rank_count = 0;
   Epoch epoch;
-  bool ranks_gone = false;  // it holds copies of ranks that were released: no pages, no processes
   int64_t poll_ns = 2'000'000;             // how often words are read while a cut is open
   int64_t retry_ns = 200'000'000;          // repeats what was not acknowledged
   int64_t patience_ns = 2'000'000'000;     // how much later than the leader's its own deadlines are
@@ -140,18 +139,11 @@ struct ShardsWritten {
   Status status;
   std::string payload;
 };
-// This member holds the sealed parts of its ranks of this copy: it is reported, and written when
-// the leader says that it is complete. With `ranks_gone` only.
-struct CopyAdopted {
-  uint32_t generation = 0, slot = 0, attempt = 0;
-  int64_t step = 0;
-};
 struct LeaderLost {};
 struct LeaderBack {};  // connected, for the first time or again
-using MemberEvent =
-    std::variant<FromLeader, Tick, RankPoke, RankSealed, RankStageFailed, RankCommsDown,
-                 RankCommsUp, RankFinished, RankExited, AllReleased, RankWantsSave, ShardsWritten,
-                 LeaderLost, LeaderBack, RankInPhase, CopyAdopted>;
+using MemberEvent = std::variant<FromLeader, Tick, RankPoke, RankSealed, RankStageFailed,
+                                 RankCommsDown, RankCommsUp, RankFinished, RankExited, AllReleased,
+                                 RankWantsSave, ShardsWritten, LeaderLost, LeaderBack, RankInPhase>;
 
 // ---- actions -----------------------------------------------------------------------------------
 struct SendToLeader {
@@ -219,7 +211,7 @@ using MemberActions = std::vector<MemberAction>;
 
 class Member {
  public:
-  // `pages` outlives the member; null if its ranks are gone.
+  // `pages` outlives the member.
   Member(const MemberConfig& config, Pages* pages);
   ~Member();
   Member(Member&&) noexcept;

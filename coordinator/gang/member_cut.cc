@@ -251,7 +251,6 @@ RankOrder Member::Impl::CurrentOrder(int64_t deadline_ns, uint32_t outcome) cons
 // Where the ranks are; `only_missing`: those that the present phase waits for.
 std::vector<Place> Member::Impl::Places(bool only_missing) {
   std::vector<Place> places;
-  if (config_.ranks_gone) return places;
   EachRank([&](Rank rank, const RankState& state) {
     const Word word = pages_->Load(rank);
     bool missing = true;

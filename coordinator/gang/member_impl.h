@@ -83,7 +83,6 @@ class Member::Impl {
   void On(const RankExited& event);
   void On(const AllReleased& event);
   void On(const RankInPhase& event);
-  void On(const CopyAdopted& event);
   void On(const RankWantsSave& event);
   void On(const ShardsWritten& event);
   void On(const LeaderLost& event);

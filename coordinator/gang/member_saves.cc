@@ -139,19 +139,6 @@ void Member::Impl::NoteSealed(Rank rank, RankState* state, const RankSealed& eve
   }
 }
 
-void Member::Impl::On(const CopyAdopted& event) {
-  Generation& entry = generations_[event.generation];
-  entry.attempt = event.attempt;
-  entry.slot = event.slot;
-  entry.is_save = true;
-  entry.reported = true;
-  Msg fact{.fact = FactKind::kSealed};
-  fact.generation = event.generation;
-  fact.attempt = event.attempt;
-  fact.step = event.step;
-  AddFact(std::move(fact));
-}
-
 void Member::Impl::Mark(uint32_t generation, const Generation& entry, GenerationMark mark) {
   out_.push_back(MarkGeneration{generation, entry.slot, entry.attempt, mark, entry.why});
 }

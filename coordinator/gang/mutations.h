@@ -32,7 +32,6 @@ struct Mutations {
   CKPT_MUTATION(late_is_not_said);         // nobody hears that a boundary will come too late
   CKPT_MUTATION(forget_loss);              // a gang ends and nobody books what it lost
   CKPT_MUTATION(drop_stop_copy);           // a stop's own copy is dropped when its drain fails
-  CKPT_MUTATION(drain_aborts);             // a drain that fails aborts the attempt
   CKPT_MUTATION(lost_is_settled);  // what a member that is out of reach must hear is forgotten
   CKPT_MUTATION(kill_waits);       // a kill waits like any other command
 };

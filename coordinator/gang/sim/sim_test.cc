@@ -151,7 +151,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "ended-alive,staged-gang,dead-end,own-round,kill-overrides", 8000},
         Planted{"drop_stop_copy", &Mutations::drop_stop_copy,
                 "released-whole,restorable,drain-lost", 8000},
-        Planted{"drain_aborts", &Mutations::drain_aborts, "drain-lost", 20000},
         Planted{"kill_waits", &Mutations::kill_waits, "kill-overrides,notice-lost", 2000}),
     [](const auto& info) { return std::string(info.param.name); });
 #endif

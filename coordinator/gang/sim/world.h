@@ -136,10 +136,8 @@ struct LeaderCrash {
 
 // A gang without ranks, after the leader has gone for good.
 struct Drain {
-  std::unique_ptr<Leader> leader;
-  std::vector<std::unique_ptr<Member>> members;
   uint64_t life = 0;
-  uint32_t tries = 0, generation = 0, attempt = 0;
+  uint32_t generation = 0, attempt = 0, left = 0, troubles = 0;
   bool over = false;
 };
 
@@ -209,13 +207,11 @@ class World : public Pages {
 
   // drain.cc: gangs without ranks
   void PlanDrain();
+  uint32_t PickDrained() const;
   void StartDrain(uint32_t which);
-  void StepDrainLeader(uint32_t which, const LeaderEvent& event);
-  void StepDrainMember(uint32_t which, uint32_t member, const MemberEvent& event);
-  void DoDrainLeader(uint32_t which, const LeaderAction& action);
-  void TickDrain(uint32_t which, uint64_t life);
-  void RestartDrain(uint32_t which, const char* why);
-  void WriteDrained(uint32_t which, uint32_t member, const WriteShards& write);
+  void RestartDrain(uint32_t which, uint64_t life, const char* why);
+  void WriteDrained(uint32_t which, uint32_t rank);
+  void CommitDrained(Drain* drain);
 
   // ranks.cc
   void Frame(uint32_t rank, MemberEvent event);  // rank → its member
