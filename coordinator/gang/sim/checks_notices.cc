@@ -114,8 +114,9 @@ void World::CheckBatch(const LeaderActions& actions) {
   if (note == notices_.end() || !by_deadline || stored_.decision != Decision::kEnd) return;
   const auto quiesced = quiesced_.find(stored_.round);
   const bool waited = quiesced != quiesced_.end() && quiesced->second.size() == members_.size();
-  const bool calm =
-      now_ - trouble_ns_ > kAfterTrouble && !waited && decided_before_end_ == Decision::kNone;
+  const bool calm = now_ - trouble_ns_ > kAfterTrouble && !waited &&
+                    decided_before_end_ == Decision::kNone &&
+                    now_ - note->second.heard_ns > 20 * kMs;  // there was time to say it
   if (calm && !note->second.fallback) {
     Fail("said-late", "operation " + std::to_string(ended->operation) +
                           " kills at its deadline, and nobody was told before");
