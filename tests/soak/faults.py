@@ -37,12 +37,15 @@ class Faults:
             self.log.flush()
 
     def do(self, action):
+        """False when there was nothing to do it to."""
         done = Action(round(self.now(), 2), action.kind, **{k: v for k, v in action.fields.items() if k != "pick"})
         try:
             getattr(self, action.kind)(action, done)
             self.say(str(done))
+            return True
         except Nothing as why:
             self.say(f"# {done} : {why}")
+            return False
 
     # ---- taking back
     def later(self, seconds, name, call):

@@ -216,7 +216,7 @@ class Soak:
     def run(self):
         network = "namespaces" if self.cluster.network.can_partition else f"plain loopback, links stay up ({self.cluster.why_plain})"
         store = "an ext4 of its own" if self.store.small else f"a directory, never full ({self.store.why_plain})"
-        print(f"soak jobs: seed {self.args.seed}, {self.args.nodes} nodes of {SLOTS} slots; network: {network}; store: {store}; {self.out}",
+        print(f"{pathlib.Path(sys.argv[0]).stem}: seed {self.args.seed}, {self.args.nodes} nodes of {SLOTS} slots; network: {network}; store: {store}; {self.out}",
               flush=True)
         watcher = threading.Thread(target=self.watch, name="watch")
         try:
@@ -246,6 +246,10 @@ class Soak:
         self.store.close()
         shutil.rmtree(self.out)
 
+    def again(self):
+        return (f"again with the same seed: ./run soak jobs --seed {self.args.seed} --minutes {self.args.minutes:g} --nodes "
+                f"{self.args.nodes}\nagain what was really hit: ./run soak jobs --nodes {self.args.nodes} --script {self.out}/script")
+
     def verdict(self):
         kinds = {}
         for event in self.jobs.events:
@@ -260,8 +264,7 @@ class Soak:
             return 0
         print(f"{len(self.problems)} PROBLEMS, the first: {self.problems[0]}\n"
               f"what was done, and when: {self.out}/script; history: {self.out}/events.json; logs: {self.out}/*.log, {self.out}/nodes/*/logs\n"
-              f"again with the same seed: ./run soak jobs --seed {self.args.seed} --minutes {self.args.minutes:g} --nodes {self.args.nodes}\n"
-              f"again what was really hit: ./run soak jobs --nodes {self.args.nodes} --script {self.out}/script", flush=True)
+              f"{self.again()}", flush=True)
         if self.store.small:
             print(f"afterwards: umount {self.store.path}; rm -r {self.out}", flush=True)
         return 1

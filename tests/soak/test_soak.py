@@ -79,8 +79,10 @@ def test_a_script_follows_from_its_seed_and_can_be_read_back(tmp_path):
     assert {a.kind for a in made} >= {"submit", "urgent", "migrate", "kill_rank", "kill_ckptd", "link_down"}
 
 
-def test_a_slice_of_the_soak(bin_dir):
-    done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--bin", str(bin_dir), "--seed", "7", "--minutes", "0.25"],
+@pytest.mark.parametrize("argv", [["soak.py", "--seed", "7", "--minutes", "0.25"], ["arrows.py", "--seed", "3", "--cases", "2"]],
+                         ids=["jobs", "arrows"])
+def test_a_slice_of(argv, bin_dir):
+    done = subprocess.run([sys.executable, str(HERE / argv[0]), "--bin", str(bin_dir), *argv[1:]],
                           capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "it held" in done.stdout
