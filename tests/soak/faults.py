@@ -96,10 +96,13 @@ class Faults:
         try:
             os.kill(process.pid, number)
         except ProcessLookupError:
-            raise Nothing(f"{process} is gone")
+            raise Nothing(f"{process} is gone") from None
 
     def pause(self, process, seconds):
-        pidfd = os.pidfd_open(process.pid)
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            raise Nothing(f"{process} is gone") from None
         self.signal(process, signal.SIGSTOP)
         self.leave(process.pid)
 

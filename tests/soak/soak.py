@@ -231,6 +231,8 @@ class Soak:
             self.check_end()
         except DemoError as error:
             self.problem(str(error))
+        except Exception:
+            self.problem("the soak itself: " + traceback.format_exc())
         finally:
             self.ending.set()
             self.faults.take_back(all_of_it=True)
