@@ -23,7 +23,9 @@ DrainNode::DrainNode(Services* services, Host host)
                                status.ok() ? layouts_ : std::vector<std::string>()}});
             host_.changed();
           },
-          [] { return true; }) {}
+          [] { return true; }) {
+  writers_.UseSettings(services->options.write);
+}
 
 DrainNode::~DrainNode() = default;
 

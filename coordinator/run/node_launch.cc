@@ -38,7 +38,9 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
           },
           // The ranks are gone or on their way: there will be no newer copy than this one.
           [this] { return released_ || (member_ && member_->phase() == "releasing"); }),
-      ranks_(services->options.rank_count) {}
+      ranks_(services->options.rank_count) {
+  writers_.UseSettings(services->options.write);
+}
 
 NodeLaunch::~NodeLaunch() {
   *alive_ = false;

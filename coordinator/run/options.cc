@@ -41,6 +41,18 @@ void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
   app->add_option("--restarts", o->restarts_max, "Restarts after a crash, without an agent");
   app->add_flag("--drain", o->drain,
                 "Start no rank: write the newest complete copy that the agents hold (CKPT_AGENT)");
+  app->add_option("--compress", o->write.compression_level,
+                  "Compress shards with this level of zstd (CKPT_COMPRESS; 0: plain safetensors)")
+      ->envname("CKPT_COMPRESS")
+      ->check(CLI::Range(0, 19));
+  app->add_flag("--references", o->write.references,
+                "Do not write again what has not changed since the newest checkpoint "
+                "(CKPT_REFERENCES=1)")
+      ->envname("CKPT_REFERENCES");
+  app->add_option("--write-threads", o->write.threads,
+                  "Threads that write one shard (CKPT_WRITE_THREADS; 0 chooses)")
+      ->envname("CKPT_WRITE_THREADS")
+      ->check(CLI::Range(0u, 16u));
   app->add_option("--log-dir", o->log_dir, "Write rank output to DIR/e<epoch>/rank<r>.log");
 }
 

@@ -12,6 +12,7 @@
 #include "libckpt/base/clock.h"
 #include "libckpt/base/ids.h"
 #include "libckpt/base/status.h"
+#include "libckpt/engine/engine.h"
 
 namespace ckpt::run {
 
@@ -37,6 +38,7 @@ struct Options {
   Nanos member_grace = std::chrono::seconds(60);  // a node out of reach this long is given up
   uint32_t restarts_max = 0;                      // --restarts, agentless only
   uint32_t save_every = 0;                        // --save-every: CKPT_SAVE_EVERY of the ranks
+  engine::WriteSettings write;                    // --compress, --references, --write-threads
   std::string log_dir;                            // --log-dir, else "[rank r]" lines on stderr
 
   std::vector<std::string> command;  // after "--"

@@ -132,9 +132,9 @@ bool ShardWriters::TryAgain(const std::shared_ptr<Job>& job) {
 
 void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
   const auto write = [job, index, store = store_, loop = loop_, alive = alive_, this,
-                      again = job->tries > 1,
+                      again = job->tries > 1, settings = settings_,
                       directory = os::JoinPath(store_dir_, job->id.ToString())] {
-    engine::WriteOptions options;
+    engine::WriteOptions options{settings};
     options.progress = [&job, index](uint64_t done, uint64_t) { job->bytes_done[index] = done; };
     options.cancelled = [&job] { return job->cancelled.load(); };
     options.tag = job->tag;

@@ -44,6 +44,8 @@ class ShardWriters {
   // Cancels; nothing is said after it. The threads hold memory and store until they are through.
   ~ShardWriters();
 
+  // Of what is started from now on.
+  void UseSettings(const engine::WriteSettings& settings) { settings_ = settings; }
   // Pre: every slot holds the sealed generation of `id`. `tag`: engine::WriteOptions::tag.
   void Start(const AttemptId& id, const SlotSet& slots, const std::string& tag = "");
   // Cancelled between chunks. No effect if that attempt is not being written.
@@ -64,6 +66,7 @@ class ShardWriters {
   const std::string store_dir_;
   const Done done_;
   const Insists insists_;
+  engine::WriteSettings settings_;
   std::map<uint32_t, std::shared_ptr<Job>> jobs_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

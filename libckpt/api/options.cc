@@ -35,6 +35,20 @@ Result<uint32_t> SmallNumberFromEnv(const char* name, uint32_t otherwise) {
   return static_cast<uint32_t>(number);
 }
 
+// How shards are stored: CKPT_COMPRESS (level of zstd), CKPT_REFERENCES (1), CKPT_WRITE_THREADS.
+Result<engine::WriteSettings> WriteSettingsFromEnv() {
+  engine::WriteSettings write;
+  CKPT_ASSIGN_OR_RETURN(const uint64_t level, NumberFromEnv("CKPT_COMPRESS", 0));
+  CKPT_ASSIGN_OR_RETURN(const uint64_t references, NumberFromEnv("CKPT_REFERENCES", 0));
+  CKPT_ASSIGN_OR_RETURN(write.threads, SmallNumberFromEnv("CKPT_WRITE_THREADS", 0));
+  if (level > 19)
+    return InvalidArgument("the environment variable CKPT_COMPRESS is " + std::to_string(level) +
+                           "; 0 is off, 1 to 19 are levels");
+  write.compression_level = static_cast<int>(level);
+  write.references = references != 0;
+  return write;
+}
+
 Result<std::string> ReadToken() {
   const std::string path = FromEnv("CKPT_TOKEN_FILE");
   if (path.empty()) return std::string();

@@ -3,6 +3,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -64,13 +65,16 @@ void Split(ByteSpan chunk, std::byte* planes) {
   }
 }
 
+constexpr size_t kPlanesMax = 8;
+using Planes = std::array<const std::byte*, kPlanesMax>;  // most significant first
+
 template <typename Word>
-void Join(const std::byte* planes, MutableByteSpan out) {
+void Join(const Planes& planes, MutableByteSpan out) {
   const size_t count = out.size() / sizeof(Word);
   for (size_t i = 0; i < count; ++i) {
     Word word = 0;
     for (size_t p = 0; p < sizeof(Word); ++p) {
-      word = static_cast<Word>((word << 8) | std::to_integer<Word>(planes[p * count + i]));
+      word = static_cast<Word>((word << 8) | std::to_integer<Word>(planes[p][i]));
     }
     word = std::rotr(word, 1);
     std::memcpy(out.data() + i * sizeof(Word), &word, sizeof(Word));
@@ -116,27 +120,28 @@ Status DecodePlanes(ByteSpan stored, uint32_t element_bytes, MutableByteSpan out
   if (!HasPlanes(element_bytes, out.size())) {
     return DataLoss("planes of elements of " + std::to_string(element_bytes) + " bytes");
   }
-  thread_local std::vector<std::byte> planes;
-  planes.resize(out.size());
+  thread_local std::vector<std::byte> decoded;
+  decoded.resize(out.size());
   const size_t count = out.size() / element_bytes;
+  Planes planes{};
   ByteReader reader(stored);
   for (uint32_t p = 0; p < element_bytes; ++p) {
     const uint8_t method = reader.Get<uint8_t>();
-    const std::string_view bytes = reader.GetRaw(reader.Get<uint32_t>());
-    const MutableByteSpan plane(planes.data() + p * count, count);
-    if (reader.failed() || method > kPlaneZstd) break;
-    if (method == kPlaneZstd) {
-      CKPT_RETURN_IF_ERROR(Decompress(AsBytes(bytes), plane));
-    } else if (bytes.size() == count) {
-      std::copy_n(AsBytes(bytes).data(), count, plane.data());
-    } else {
+    const ByteSpan bytes = AsBytes(reader.GetRaw(reader.Get<uint32_t>()));
+    if (reader.failed() || method > kPlaneZstd || (method == kPlaneRaw && bytes.size() != count)) {
       reader.Fail();
+      break;
     }
+    planes[p] = bytes.data();  // a plane that was kept is used where it lies
+    if (method == kPlaneRaw) continue;
+    const MutableByteSpan plane(decoded.data() + p * count, count);
+    CKPT_RETURN_IF_ERROR(Decompress(bytes, plane));
+    planes[p] = plane.data();
   }
   CKPT_RETURN_IF_ERROR(reader.Finish("a chunk stored as planes"));
-  if (element_bytes == 2) Join<uint16_t>(planes.data(), out);
-  if (element_bytes == 4) Join<uint32_t>(planes.data(), out);
-  if (element_bytes == 8) Join<uint64_t>(planes.data(), out);
+  if (element_bytes == 2) Join<uint16_t>(planes, out);
+  if (element_bytes == 4) Join<uint32_t>(planes, out);
+  if (element_bytes == 8) Join<uint64_t>(planes, out);
   return OkStatus();
 }
 

@@ -51,14 +51,18 @@ struct ShardReport {
   static Result<ShardReport> Decode(std::string_view bytes);
 };
 
-struct WriteOptions {
-  uint64_t chunk_bytes = kChunkBytesDefault;
+// What people choose of how shards are stored.
+struct WriteSettings {
   // Chunks are compressed by this level of zstd (1 to 19), floats split into planes first, where a
   // sample shows that it gains; 0: not at all, and the shard is a plain safetensors file.
   int compression_level = 0;
   // Chunks that have not changed since the newest checkpoint are not written, but refer to it.
   bool references = false;
   uint32_t threads = 0;  // that digest, compress and write, the caller's included; 0 chooses
+};
+
+struct WriteOptions : WriteSettings {
+  uint64_t chunk_bytes = kChunkBytesDefault;
   std::function<void(uint64_t done, uint64_t total)> progress;
   std::function<bool()> cancelled;  // polled between chunks
   // Not empty: goes into the files' names, so that they lie beside what another process may have

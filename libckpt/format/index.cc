@@ -349,7 +349,10 @@ ShardIndex MakeRawIndex(const Uid& uid, Rank shard, const ShardLayout& layout,
   return index;
 }
 
-uint16_t StoredCheck(ByteSpan stored) { return static_cast<uint16_t>(Hash64(stored)); }
+uint16_t StoredCheck(ByteSpan stored) {
+  const Digest digest = DigestOf(stored);
+  return static_cast<uint16_t>(digest.bytes[14] << 8 | digest.bytes[15]);
+}
 
 Digest IndexDigest(std::string_view encoded_index) {
   Digest digest;

@@ -47,7 +47,8 @@ struct Options {
   Allgather allgather;
   uint64_t signals = 0;
   uint64_t save_every = 0;
-  std::string run_socket;  // empty: standalone
+  engine::WriteSettings write;  // standalone; under ckpt-run it is ckpt-run that writes
+  std::string run_socket;       // empty: standalone
   std::string token;
 };
 

@@ -70,7 +70,7 @@ OpenSave::Stage OpenSave::Get() {
 Status StandaloneStore::WriteShard(OpenSave* open) {
   CKPT_FAULT("session.standalone.write");
   Save* save = open->save.get();
-  engine::WriteOptions options;
+  engine::WriteOptions options{write};
   options.progress = [save](uint64_t done, uint64_t total) { save->SetBytes(done, total); };
   options.cancelled = [save] { return save->cancelled(); };
   CKPT_ASSIGN_OR_RETURN(engine::ShardReport report,
@@ -131,6 +131,7 @@ Standalone::~Standalone() {
 
 Status Standalone::Start() {
   CKPT_ASSIGN_OR_RETURN(store_->store, parts_.open_store(options_.store));
+  store_->write = options_.write;
   if (several()) {
     agreement_.emplace(options_.allgather, options_.rank, options_.world);
     Raise(kEveryStep);

@@ -61,6 +61,7 @@ struct StandaloneStore {
   std::unique_ptr<storage::Store> store;
   JobId job;
   uint64_t epoch = 0;  // 0: not claimed yet
+  engine::WriteSettings write;
 
   // Writes this rank's shard.
   Status WriteShard(OpenSave* open);

@@ -9,6 +9,7 @@
 #include "libckpt/format/names.h"
 #include "libckpt/format/records.h"
 #include "libckpt/storage/epoch_store.h"
+#include "libckpt/storage/planted_bug.h"
 
 namespace ckpt::storage {
 namespace {
@@ -38,6 +39,7 @@ Result<Epoch> EpochStore::TakeNumber(Epoch at_least) {
       return OutOfRange(Describe() + ": epoch " + std::to_string(next.value()) +
                         " is beyond what this release can count; a foreign EPOCH file is there");
     const format::ClaimFile claim{job, next, claimant};
+    if (Planted("reuse an epoch") && scan.newest_claim.value() > 0) return scan.newest_claim;
     const Status put = directory_->PutNew(format::ClaimFileName(next), claim.Encode());
     if (put.ok()) return next;
     if (put.code() != Code::kAlreadyExists) return put;
@@ -82,7 +84,7 @@ Result<std::vector<SeenAttempt>> EpochStore::SeeAttempts(const Scan& scan, const
     if (attempt.place != Place::kDead && name.id.epoch == base.epoch) {
       CKPT_ASSIGN_OR_RETURN(const Marks marks, MarksIn(DirNameOf(name), name.id));
       attempt.committed = marks.committed;
-      attempt.draining = marks.draining;
+      attempt.draining = marks.draining && !Planted("forget to adopt a draining attempt");
     }
     seen.push_back(attempt);
   }

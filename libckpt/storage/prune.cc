@@ -14,6 +14,7 @@
 #include "libckpt/format/names.h"
 #include "libckpt/format/records.h"
 #include "libckpt/storage/epoch_store.h"
+#include "libckpt/storage/planted_bug.h"
 
 namespace ckpt::storage {
 namespace {
@@ -56,6 +57,7 @@ Result<std::vector<AttemptId>> EpochStore::OriginsIn(const std::string& dir_name
 
 Result<std::vector<AttemptId>> EpochStore::OriginsOfOpen(const Scan& scan, const EpochView& view) {
   std::vector<AttemptId> needed;
+  if (Planted("retention blind to origins")) return needed;
   for (const ParsedName& name : scan.attempts) {
     const bool current = name.id.epoch == view.newest_list.epoch || view.newest_list.Names(name.id);
     if (name.kind != NameKind::kAttempt || !current) continue;
@@ -147,7 +149,7 @@ Status EpochStore::TakeBack(const std::vector<AttemptId>& ids, Epoch by) {
 Status EpochStore::CheckStillRetired(Epoch by, std::vector<AttemptId>* moved) {
   CKPT_ASSIGN_OR_RETURN(const Scan scan, ScanNames());
   CKPT_ASSIGN_OR_RETURN(const EpochView view, ViewOf(scan));
-  if (view.newest_claim > by) {
+  if (view.newest_claim > by && !Planted("let a frozen epoch delete")) {
     return Aborted(Describe() + ": epoch " + std::to_string(view.newest_claim.value()) +
                    " has claimed the job; what was being removed is moved back, remove as the "
                    "new epoch");

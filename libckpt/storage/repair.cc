@@ -10,6 +10,7 @@
 #include "libckpt/format/names.h"
 #include "libckpt/format/records.h"
 #include "libckpt/storage/epoch_store.h"
+#include "libckpt/storage/planted_bug.h"
 
 namespace ckpt::storage {
 namespace {
@@ -90,6 +91,7 @@ Status EpochStore::PlanRepairOf(const ParsedName& name, const EpochView& view,
   } else {
     const bool older = name.id.epoch < view.newest_list.epoch;
     const bool promised =
+        !Planted("collect garbage before COMMIT is repaired") &&
         std::any_of(plan->actions.begin(), plan->actions.end(), [&](const RepairAction& other) {
           return other.kind == RepairKind::kCommit && other.id == name.id;
         });

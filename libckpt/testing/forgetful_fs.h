@@ -288,14 +288,27 @@ class ForgetfulFs : public os::FileSystem {
   }
   static std::string Torn(const Node& node, std::mt19937_64& rng) {
     if (node.bytes == node.synced_bytes) return node.bytes;
-    switch (rng() % 3) {
+    switch (rng() % 4) {
       case 0:
         return node.synced_bytes;
       case 1:
         return node.bytes;
-      default:
+      case 2:
         return node.bytes.substr(0, rng() % (node.bytes.size() + 1));
+      default:
+        return MixedSectors(node, rng);
     }
+  }
+  // The size of the newer content, and of each sector the old or the new, in no order.
+  static std::string MixedSectors(const Node& node, std::mt19937_64& rng) {
+    constexpr size_t kSector = 512;
+    std::string mixed = node.bytes;
+    for (size_t at = 0; at < mixed.size(); at += kSector) {
+      if (rng() % 2 == 0) continue;
+      for (size_t i = at; i < std::min(at + kSector, mixed.size()); ++i)
+        mixed[i] = i < node.synced_bytes.size() ? node.synced_bytes[i] : '\0';
+    }
+    return mixed;
   }
   static NodePtr NewRoot() {
     auto root = std::make_shared<Node>();

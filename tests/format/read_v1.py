@@ -418,7 +418,7 @@ def read_chunk(holders, index, chunk):
     stored = holder.read(chunk["bytes"])
     if chunk["codec"] == 0:
         return stored
-    need(xxh3_64(stored) & 0xffff == chunk["check"], "its stored bytes are not those written")
+    need(int.from_bytes(xxh3_128(stored)[14:], "big") == chunk["check"], "its stored bytes are not those written")
     if ZSTD is None:
         return None
     size = chunk["end"] - chunk["begin"]

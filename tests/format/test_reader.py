@@ -15,6 +15,7 @@ sys.path.insert(0, HERE)
 from xxh3 import xxh3_64, xxh3_128  # noqa: E402
 
 GOLDEN = os.path.join(HERE, "golden", "v1")
+GOLDEN_CHUNKS = os.path.join(HERE, "golden", "v1-chunks")
 CHECKPOINT = "s-7.e2.a3"
 
 
@@ -168,6 +169,64 @@ class TestGolden(unittest.TestCase):
 
     def test_usage(self):
         self.assertEqual(read("/nonexistent").returncode, 2)
+
+
+class TestGoldenChunks(unittest.TestCase):
+    """Compressed chunks, and a checkpoint that refers to another."""
+
+    def setUp(self):
+        self.scratch = tempfile.mkdtemp(prefix="ckpt-reader-")
+        self.addCleanup(shutil.rmtree, self.scratch)
+        self.job = os.path.join(self.scratch, "job")
+        shutil.copytree(GOLDEN_CHUNKS, self.job)
+
+    def test_reads_every_codec_and_references(self):
+        done = read(self.job)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, second = json.loads(done.stdout)["checkpoints"]
+        self.assertEqual(first["origins"], [])
+        self.assertEqual(second["origins"], [first["checkpoint"]])
+        self.assertLess(second["bytes"], first["bytes"] // 2)
+        import read_v1
+        if read_v1.ZSTD is not None:
+            self.assertEqual(first["unchecked"] + second["unchecked"], 0)
+
+    def test_planes_are_what_the_page_says(self):
+        import read_v1
+        words = [0x3f80, 0x8001, 0x7fff, 0x0000, 0xc2a5]
+        rotated = [((word << 1) | (word >> 15)) & 0xffff for word in words]
+        stored = b""
+        for shift in (8, 0):
+            plane = bytes((word >> shift) & 255 for word in rotated)
+            stored += b"\0" + len(plane).to_bytes(4, "little") + plane
+        raw = b"".join(word.to_bytes(2, "little") for word in words)
+        self.assertEqual(read_v1.decode_planes(stored, len(raw), 2), raw)
+        with self.assertRaises(read_v1.Damage):
+            read_v1.decode_planes(stored[:-1], len(raw), 2)
+
+    def test_flipped_bytes_are_found_in_both(self):
+        for checkpoint in ("s1.e1.a1", "s2.e1.a1"):
+            path = os.path.join(self.job, checkpoint, "shard-00000.safetensors")
+            size = os.path.getsize(path)
+            for at in range(4096, size, size // 7):
+                with open(path, "r+b") as file:
+                    file.seek(at)
+                    byte = file.read(1)[0]
+                    file.seek(at)
+                    file.write(bytes([byte ^ 4]))
+                done = read(self.job)
+                self.assertEqual(done.returncode, 4, f"{checkpoint} byte {at}")
+                self.assertIn("is damaged", done.stderr)
+                with open(path, "r+b") as file:
+                    file.seek(at)
+                    file.write(bytes([byte]))
+
+    def test_a_bare_copy_names_what_it_lacks(self):
+        target = os.path.join(self.scratch, "elsewhere", "copy")
+        shutil.copytree(os.path.join(self.job, "s2.e1.a1"), target)
+        done = read(target)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("refers to s1.e1.a1 (uid ", done.stderr)
 
 
 class TestCheckpointsOfTheDay(unittest.TestCase):

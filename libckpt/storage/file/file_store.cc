@@ -4,6 +4,7 @@
 #include "libckpt/base/log.h"
 #include "libckpt/format/names.h"
 #include "libckpt/storage/file/file_io.h"
+#include "libckpt/storage/planted_bug.h"
 
 namespace ckpt::storage {
 namespace {
@@ -169,7 +170,7 @@ class PosixDirectory : public JobDirectory {
     const auto sync = [&]() -> Status {
       CKPT_FAULT("store.put.before_sync");
       between();
-      CKPT_RETURN_IF_ERROR(fs_.SyncDir(os::ParentOf(path)));
+      if (!Planted("skip a directory sync")) CKPT_RETURN_IF_ERROR(fs_.SyncDir(os::ParentOf(path)));
       CKPT_FAULT("store.put.after_sync");
       return OkStatus();
     };
