@@ -23,14 +23,15 @@ function(ckpt_layer name)
   endif()
 endfunction()
 
-# ckpt_test(NAME SOURCES … DEPS …): a GoogleTest binary whose cases ctest knows one by one.
+# ckpt_test(NAME SOURCES … DEPS …): a GoogleTest binary whose cases ctest knows one by one, labelled with the binary's
+# name: `ctest -L` picks some binaries when the others are not built.
 function(ckpt_test name)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS ${name})
 endfunction()

@@ -312,6 +312,20 @@ TEST_F(CoreTest, CopiesAreThreeFacts) {
 
 // ---- suspend, resume, cancel, checkpoint
 
+TEST_F(CoreTest, ADeadlineBeyondAllTimeIsAFarOne) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  sends_.clear();
+  ASSERT_TRUE(Do(Suspend{{7, "j", 0, INT64_MAX}}).status.ok());
+  Do(Tick{});
+  const auto stops = Sent<Stop>();
+  ASSERT_FALSE(stops.empty());
+  for (const auto& [node, stop] : stops) {
+    EXPECT_FALSE(stop.kill);
+    EXPECT_GT(stop.deadline_ms, 86'400'000) << "more than a day is left";
+  }
+}
+
 TEST_F(CoreTest, SuspendAndResume) {
   Node("a", 1);
   Node("b", 1);

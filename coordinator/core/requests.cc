@@ -183,8 +183,10 @@ int64_t Core::Impl::DefaultBudgetNs(const Job& job) const {
 }
 
 namespace {
+// Ten years at most: what a person writes must not overflow.
 int64_t BudgetOr(int64_t deadline_ms, int64_t fallback_ns) {
-  return deadline_ms > 0 ? deadline_ms * 1'000'000 : fallback_ns;
+  constexpr int64_t kDeadlineMsMax = int64_t{10} * 365 * 86'400'000;
+  return deadline_ms > 0 ? std::min(deadline_ms, kDeadlineMsMax) * 1'000'000 : fallback_ns;
 }
 }  // namespace
 

@@ -52,8 +52,8 @@ Msg RandomMsg(Bytes* from) {
   msg.vote = static_cast<Vote>(from->Below(11));
   msg.fact = static_cast<FactKind>(from->Below(9));
   msg.step = from->Number<int64_t>();
-  msg.left_ns = from->Number<int64_t>();
-  msg.total_ns = from->Number<int64_t>();
+  msg.left_ns = from->Number<int64_t>() % kLeftNsMax;
+  msg.total_ns = from->Number<int64_t>() % kLeftNsMax;
   msg.number = from->Number<uint64_t>();
   msg.code = from->Number<int32_t>();
   msg.text = from->Text();

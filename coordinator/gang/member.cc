@@ -228,7 +228,7 @@ void Member::Impl::On(const RankInPhase& event) {
   fact.rank = event.rank.value();
   fact.text = event.kind;
   const bool timed = !event.kind.empty() && event.expected_ns > 0;
-  AddFact(std::move(fact), timed ? now_ + event.expected_ns : 0);
+  AddFact(std::move(fact), timed ? now_ + std::min(event.expected_ns, kLeftNsMax) : 0);
 }
 
 void Member::Impl::On(const RankExited& event) {

@@ -1,5 +1,7 @@
 #include "coordinator/gang/messages.h"
 
+#include <algorithm>
+
 #include "coordinator/gang/enum_bytes.h"
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/limits.h"
@@ -25,7 +27,11 @@ std::string Encode(const Msg& msg) {
   PutEnum(&out, msg.decision);
   PutEnum(&out, msg.vote);
   PutEnum(&out, msg.fact);
-  out.Put(msg.step).Put(msg.left_ns).Put(msg.total_ns).Put(msg.number).Put(msg.code);
+  out.Put(msg.step);
+  for (const int64_t left_ns : {msg.left_ns, msg.total_ns}) {
+    out.Put(std::clamp(left_ns, -kLeftNsMax, kLeftNsMax));
+  }
+  out.Put(msg.number).Put(msg.code);
   out.PutString(msg.text).PutString(msg.payload);
   out.Put<uint32_t>(static_cast<uint32_t>(msg.places.size()));
   for (const Place& place : msg.places) {
@@ -54,8 +60,10 @@ Result<Msg> Decode(std::string_view bytes) {
   msg.vote = GetEnum(&in, Vote::kForward);
   msg.fact = GetEnum(&in, FactKind::kPhase);
   msg.step = in.Get<int64_t>();
-  msg.left_ns = in.Get<int64_t>();
-  msg.total_ns = in.Get<int64_t>();
+  for (int64_t* left_ns : {&msg.left_ns, &msg.total_ns}) {
+    *left_ns = in.Get<int64_t>();
+    if (*left_ns < -kLeftNsMax || *left_ns > kLeftNsMax) in.Fail();
+  }
   msg.number = in.Get<uint64_t>();
   msg.code = in.Get<int32_t>();
   msg.text = in.GetString(kMsgPayloadBytesMax);

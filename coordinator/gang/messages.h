@@ -130,8 +130,11 @@ struct Msg {
   bool operator==(const Msg&) const = default;
 };
 
+// 36 years: nothing is further away, so that adding it to any now does not overflow.
+inline constexpr int64_t kLeftNsMax = int64_t{1} << 60;
 inline constexpr size_t kMsgPayloadBytesMax = size_t{64} << 20;
 
+// What is further away than kLeftNsMax is sent as that.
 std::string Encode(const Msg& msg);
 // kDataLoss for anything that is not exactly one known message.
 Result<Msg> Decode(std::string_view bytes);

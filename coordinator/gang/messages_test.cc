@@ -47,6 +47,21 @@ TEST(Messages, EveryCutAndEveryTailIsRefused) {
   EXPECT_EQ(Decode(bytes + "x").status().code(), Code::kDataLoss);
 }
 
+TEST(Messages, TimesAreWithinWhatCanBeAddedToANow) {
+  Msg msg = Full();
+  msg.left_ns = INT64_MAX;
+  msg.total_ns = INT64_MIN;
+  const Msg heard = Decode(Encode(msg)).value();
+  EXPECT_EQ(heard.left_ns, kLeftNsMax);
+  EXPECT_EQ(heard.total_ns, -kLeftNsMax);
+  // One byte of it changed in a message of another make.
+  msg.left_ns = 0x0102030405060708;
+  std::string bytes = Encode(msg);
+  const size_t top = bytes.find(std::string("\x08\x07\x06\x05\x04\x03\x02\x01", 8)) + 7;
+  bytes[top] = '\x7f';
+  EXPECT_EQ(Decode(bytes).status().code(), Code::kDataLoss);
+}
+
 // Any byte changed: refused, or another message that encodes to exactly these bytes.
 TEST(Messages, DecodingIsStrict) {
   const std::string bytes = Encode(Full());

@@ -15,6 +15,12 @@ constexpr Nanos kAdoptTimeout = std::chrono::seconds(10);
 constexpr int64_t kRetryMinNs = 100'000'000;
 constexpr int64_t kRetryMaxNs = 5'000'000'000;
 
+// Ten years at most: what a person has written must not overflow.
+int64_t NanosOf(int64_t deadline_ms) {
+  constexpr int64_t kDeadlineMsMax = int64_t{10} * 365 * 86'400'000;
+  return std::clamp<int64_t>(deadline_ms, 0, kDeadlineMsMax) * 1'000'000;
+}
+
 }  // namespace
 
 AgentLink::AgentLink(Services* services, Handler handler)
@@ -130,12 +136,11 @@ void AgentLink::OnCommand(uint32_t request, const wire::Command& command) {
             msg.stop().epoch(),
             msg.stop().kind() == v1::STOP_KILL,
             false,
-            msg.stop().deadline_ms() * 1'000'000,
+            NanosOf(msg.stop().deadline_ms()),
             msg.stop().source()};
   } else if (msg.has_save()) {
-    stop = {
-        msg.save().op_id(), msg.save().epoch(), false, true, msg.save().deadline_ms() * 1'000'000,
-        "coordinator"};
+    stop = {msg.save().op_id(), msg.save().epoch(), false, true, NanosOf(msg.save().deadline_ms()),
+            "coordinator"};
   } else {
     return LogWarning("a command of a kind that ckpt-run does not carry out");
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/gang/messages.h"
 #include "libckpt/base/limits.h"
 
 namespace ckpt::run {
@@ -190,7 +191,8 @@ Result<GangBody> DecodeBody(const v1::GangMsg& in) {
       return GangBody(ReadyMsg{in.ready().slots(), in.ready().error(), in.ready().stage_bytes()});
     case v1::GangMsg::kNotice:
       return GangBody(NoticeMsg{in.notice().operation(), in.notice().request(),
-                                in.notice().left_ns(), in.notice().hard(), in.notice().source()});
+                                std::min(in.notice().left_ns(), gang::kLeftNsMax),
+                                in.notice().hard(), in.notice().source()});
     case v1::GangMsg::kRestored:
       return GangBody(RestoredMsg{in.restored().rank(), in.restored().step(), in.restored().code(),
                                   in.restored().message()});

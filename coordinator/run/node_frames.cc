@@ -182,7 +182,7 @@ void NodeLaunch::NoticeSignal(const std::string& source) {
 
 void NodeLaunch::On(uint32_t rank, uint32_t request, const wire::KvWait& m) {
   const uint64_t id = next_kv_++;
-  const Nanos left(std::max<int64_t>(0, m.deadline_boottime_ns - BoottimeNs()));
+  const Nanos left = Deadline::At("a key", m.deadline_boottime_ns).Left();
   const os::EventLoop::TimerId timer = services_->loop->AddTimer(left, [this, id, key = m.key] {
     const KvQuestion question = kv_questions_[id];
     kv_questions_.erase(id);

@@ -95,6 +95,14 @@ TEST(Word, CutIsComparedModulo2To28) {
   EXPECT_FALSE(AtOrPast(0x0fff'ffffu, 2));
 }
 
+TEST(Deadline, APointInTimeFarInThePastHasPassed) {
+  for (const int64_t past : {INT64_MIN, INT64_MIN + 1, int64_t{-1}, int64_t{0}, int64_t{1}}) {
+    EXPECT_TRUE(Deadline::At("x", past).Expired()) << past;
+    EXPECT_EQ(Deadline::At("x", past).Left().count(), 0) << past;
+  }
+  EXPECT_FALSE(Deadline::At("x", INT64_MAX).Expired());
+}
+
 TEST(Deadline, NamesWhatWasAwaited) {
   const Deadline deadline("barrier B1", Nanos(0));
   EXPECT_TRUE(deadline.Expired());

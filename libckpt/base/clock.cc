@@ -34,7 +34,8 @@ Deadline::Deadline(std::string_view name, Nanos from_now)
       total_ns_(from_now.count()) {}
 
 Deadline Deadline::At(std::string_view name, int64_t boottime_ns) {
-  return Deadline(name, Nanos(boottime_ns - BoottimeNs()));
+  // It may be a stranger's number: the difference must not overflow into the future.
+  return Deadline(name, Nanos(std::max<int64_t>(boottime_ns, 0) - BoottimeNs()));
 }
 
 Deadline Deadline::Infinite(std::string_view name) { return Deadline(name, Nanos(kForeverNs)); }

@@ -14,79 +14,6 @@
 namespace ckpt::format {
 namespace {
 
-bool PlainFloat(double value) {
-  return std::isfinite(value) && !(value == 0 && std::signbit(value));
-}
-
-void AppendTagged(std::string* out, std::string_view tag, std::string_view text) {
-  *out += "{\"";
-  *out += tag;
-  *out += "\":";
-  AppendJsonString(out, text);
-  *out += '}';
-}
-
-void AppendFloat(std::string* out, double value) {
-  if (PlainFloat(value)) return AppendJsonFloat(out, value);
-  constexpr char kHex[] = "0123456789abcdef";
-  const uint64_t bits = std::bit_cast<uint64_t>(value);
-  std::string hex;
-  for (int shift = 60; shift >= 0; shift -= 4) hex += kHex[bits >> shift & 15];
-  AppendTagged(out, "$f", hex);
-}
-
-// Whether a dict can be a plain JSON object.
-bool PlainDict(const ValueDict& items) {
-  return std::all_of(items.begin(), items.end(), [](const auto& item) {
-    const auto* key = std::get_if<std::string>(&item.first.v);
-    return key != nullptr && !key->starts_with('$') && IsUtf8(*key);
-  });
-}
-
-struct JsonWriter {
-  std::string* out;
-
-  void operator()(std::monostate) const { *out += "null"; }
-  void operator()(bool value) const { *out += value ? "true" : "false"; }
-  void operator()(int64_t value) const { *out += std::to_string(value); }
-  void operator()(double value) const { AppendFloat(out, value); }
-  void operator()(const std::string& value) const {
-    if (IsUtf8(value)) return AppendJsonString(out, value);
-    AppendTagged(out, "$s", Base64Encode(value));
-  }
-  void operator()(const ValueBytes& value) const {
-    AppendTagged(out, "$b", Base64Encode(value.bytes));
-  }
-  void operator()(const ValueBigInt& value) const { AppendTagged(out, "$i", value.decimal); }
-  void operator()(const ValueList& items) const {
-    *out += '[';
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i != 0) *out += ',';
-      Write(items[i]);
-    }
-    *out += ']';
-  }
-  void operator()(const ValueTuple& tuple) const {
-    *out += "{\"$t\":";
-    (*this)(tuple.items);
-    *out += '}';
-  }
-  void operator()(const ValueDictBox& dict) const {
-    const bool plain = PlainDict(dict.items);
-    *out += plain ? "{" : "{\"$d\":[";
-    for (size_t i = 0; i < dict.items.size(); ++i) {
-      if (i != 0) *out += ',';
-      if (!plain) *out += '[';
-      Write(dict.items[i].first);
-      *out += plain ? ':' : ',';
-      Write(dict.items[i].second);
-      if (!plain) *out += ']';
-    }
-    *out += plain ? "}" : "]}";
-  }
-  void Write(const Value& value) const { std::visit(*this, value.v); }
-};
-
 bool IsContainer(const Value& value) {
   return std::holds_alternative<ValueList>(value.v) ||
          std::holds_alternative<ValueTuple>(value.v) ||
@@ -104,49 +31,9 @@ bool CanonicalBigInt(std::string_view text) {
   return std::from_chars(text.data(), text.data() + text.size(), fits).ec != std::errc();
 }
 
-Status CheckAt(const Value& value, uint32_t depth);
-
-Status CheckDict(const ValueDict& items, uint32_t depth) {
-  std::unordered_set<std::string> seen;
-  for (const auto& [key, value] : items) {
-    if (IsContainer(key)) {
-      return InvalidArgument("a dict has a container as a key: keys must be scalars");
-    }
-    CKPT_RETURN_IF_ERROR(CheckAt(key, depth));
-    const std::string spelled = key.ToJson();
-    if (!seen.insert(spelled).second) {
-      return InvalidArgument("a dict has the key " + spelled.substr(0, 200) + " twice");
-    }
-    CKPT_RETURN_IF_ERROR(CheckAt(value, depth));
-  }
-  return OkStatus();
-}
-
-Status CheckItems(const std::vector<Value>& items, uint32_t depth) {
-  for (const Value& item : items) CKPT_RETURN_IF_ERROR(CheckAt(item, depth));
-  return OkStatus();
-}
-
-// `depth` containers are around `value`. Recursion ends at kValueDepthMax.
-Status CheckAt(const Value& value, uint32_t depth) {
-  if (const auto* big = std::get_if<ValueBigInt>(&value.v)) {
-    if (CanonicalBigInt(big->decimal)) return OkStatus();
-    return InvalidArgument("'" + big->decimal.substr(0, 50) +
-                           "' is no canonical decimal beyond int64 of at most " +
-                           std::to_string(kBigIntDigitsMax) + " digits");
-  }
-  if (!IsContainer(value)) return OkStatus();
-  if (depth >= kValueDepthMax) {
-    return InvalidArgument("nested deeper than " + std::to_string(kValueDepthMax));
-  }
-  if (const auto* list = std::get_if<ValueList>(&value.v)) return CheckItems(*list, depth + 1);
-  if (const auto* tuple = std::get_if<ValueTuple>(&value.v)) {
-    return CheckItems(tuple->items, depth + 1);
-  }
-  return CheckDict(std::get<ValueDictBox>(value.v).items, depth + 1);
-}
-
 // --- reading ---
+//
+// Before what walks a dict: clang 14 must see a Value destroyed before it looks into a pair of them.
 
 Result<Value> ReadAt(const JsonView& node, uint32_t depth);
 
@@ -258,6 +145,125 @@ Result<Value> ReadAt(const JsonView& node, uint32_t depth) {
       return ReadContainer(node, depth);
   }
   return Internal("a JSON node of no kind");
+}
+
+// --- writing ---
+
+bool PlainFloat(double value) {
+  return std::isfinite(value) && !(value == 0 && std::signbit(value));
+}
+
+void AppendTagged(std::string* out, std::string_view tag, std::string_view text) {
+  *out += "{\"";
+  *out += tag;
+  *out += "\":";
+  AppendJsonString(out, text);
+  *out += '}';
+}
+
+void AppendFloat(std::string* out, double value) {
+  if (PlainFloat(value)) return AppendJsonFloat(out, value);
+  constexpr char kHex[] = "0123456789abcdef";
+  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += kHex[bits >> shift & 15];
+  AppendTagged(out, "$f", hex);
+}
+
+// Whether a dict can be a plain JSON object.
+bool PlainDict(const ValueDict& items) {
+  return std::all_of(items.begin(), items.end(), [](const auto& item) {
+    const auto* key = std::get_if<std::string>(&item.first.v);
+    return key != nullptr && !key->starts_with('$') && IsUtf8(*key);
+  });
+}
+
+struct JsonWriter {
+  std::string* out;
+
+  void operator()(std::monostate) const { *out += "null"; }
+  void operator()(bool value) const { *out += value ? "true" : "false"; }
+  void operator()(int64_t value) const { *out += std::to_string(value); }
+  void operator()(double value) const { AppendFloat(out, value); }
+  void operator()(const std::string& value) const {
+    if (IsUtf8(value)) return AppendJsonString(out, value);
+    AppendTagged(out, "$s", Base64Encode(value));
+  }
+  void operator()(const ValueBytes& value) const {
+    AppendTagged(out, "$b", Base64Encode(value.bytes));
+  }
+  void operator()(const ValueBigInt& value) const { AppendTagged(out, "$i", value.decimal); }
+  void operator()(const ValueList& items) const {
+    *out += '[';
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i != 0) *out += ',';
+      Write(items[i]);
+    }
+    *out += ']';
+  }
+  void operator()(const ValueTuple& tuple) const {
+    *out += "{\"$t\":";
+    (*this)(tuple.items);
+    *out += '}';
+  }
+  void operator()(const ValueDictBox& dict) const {
+    const bool plain = PlainDict(dict.items);
+    *out += plain ? "{" : "{\"$d\":[";
+    for (size_t i = 0; i < dict.items.size(); ++i) {
+      if (i != 0) *out += ',';
+      if (!plain) *out += '[';
+      Write(dict.items[i].first);
+      *out += plain ? ':' : ',';
+      Write(dict.items[i].second);
+      if (!plain) *out += ']';
+    }
+    *out += plain ? "}" : "]}";
+  }
+  void Write(const Value& value) const { std::visit(*this, value.v); }
+};
+
+// --- checks ---
+
+Status CheckAt(const Value& value, uint32_t depth);
+
+Status CheckDict(const ValueDict& items, uint32_t depth) {
+  std::unordered_set<std::string> seen;
+  for (const auto& [key, value] : items) {
+    if (IsContainer(key)) {
+      return InvalidArgument("a dict has a container as a key: keys must be scalars");
+    }
+    CKPT_RETURN_IF_ERROR(CheckAt(key, depth));
+    const std::string spelled = key.ToJson();
+    if (!seen.insert(spelled).second) {
+      return InvalidArgument("a dict has the key " + spelled.substr(0, 200) + " twice");
+    }
+    CKPT_RETURN_IF_ERROR(CheckAt(value, depth));
+  }
+  return OkStatus();
+}
+
+Status CheckItems(const std::vector<Value>& items, uint32_t depth) {
+  for (const Value& item : items) CKPT_RETURN_IF_ERROR(CheckAt(item, depth));
+  return OkStatus();
+}
+
+// `depth` containers are around `value`. Recursion ends at kValueDepthMax.
+Status CheckAt(const Value& value, uint32_t depth) {
+  if (const auto* big = std::get_if<ValueBigInt>(&value.v)) {
+    if (CanonicalBigInt(big->decimal)) return OkStatus();
+    return InvalidArgument("'" + big->decimal.substr(0, 50) +
+                           "' is no canonical decimal beyond int64 of at most " +
+                           std::to_string(kBigIntDigitsMax) + " digits");
+  }
+  if (!IsContainer(value)) return OkStatus();
+  if (depth >= kValueDepthMax) {
+    return InvalidArgument("nested deeper than " + std::to_string(kValueDepthMax));
+  }
+  if (const auto* list = std::get_if<ValueList>(&value.v)) return CheckItems(*list, depth + 1);
+  if (const auto* tuple = std::get_if<ValueTuple>(&value.v)) {
+    return CheckItems(tuple->items, depth + 1);
+  }
+  return CheckDict(std::get<ValueDictBox>(value.v).items, depth + 1);
 }
 
 std::string Named(const char* what, std::string_view name) {
