@@ -33,7 +33,8 @@ bool CanonicalBigInt(std::string_view text) {
 
 // --- reading ---
 //
-// Before what walks a dict: clang 14 must see a Value destroyed before it looks into a pair of them.
+// Before what walks a dict: clang 14 must see a Value destroyed before it looks into a pair of
+// them.
 
 Result<Value> ReadAt(const JsonView& node, uint32_t depth);
 
