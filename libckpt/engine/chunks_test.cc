@@ -287,5 +287,50 @@ TEST_F(Chunks, WhatRetentionTakesWhileASaveBeginsIsWrittenWhole) {
 #endif
 }
 
+// Eight ranks with a slice each.
+std::vector<TestRank> EightRanks() {
+  std::vector<TestRank> ranks(8);
+  for (uint32_t r = 0; r < 8; ++r)
+    ranks[r].tensors.emplace_back(Shard("weights", DType::kF32, {8 * 100}, {{r * 100u}, {100}}), r);
+  return ranks;
+}
+
+TEST(Lazy, ARankReadsTheIndexesOfItsOwnShardsOnly) {
+#if !defined(CKPT_FAULTS)
+  GTEST_SKIP() << "this build has no fault points (CKPT_FAULTS)";
+#else
+  TestStore store;
+  TestGang gang(EightRanks());
+  gang.MakeRegions(store.job);
+  gang.Fill(1);
+  ASSERT_CKPT_OK(gang.Save(store.store.get(), store.job, store.Id(1)));
+  auto reader = OpenCheckpoint(store.store.get(), store.Id(1));
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  gang.Clear();
+  // The same ranks: one index each.
+  for (uint32_t r = 0; r < 8; ++r) {
+    ArmedFault second("engine.open.index", Unavailable("a second index was read"), 2, true);
+    ASSERT_CKPT_OK(reader.value()->Load(Rank(r), gang.ranks()[r].Live(), {}));
+  }
+  EXPECT_EQ(gang.CountWrong(1), 0u);
+  // Two ranks: those of the four shards that hold each half.
+  std::vector<TestRank> halves(2);
+  for (uint32_t r = 0; r < 2; ++r)
+    halves[r].tensors.emplace_back(Shard("weights", DType::kF32, {800}, {{r * 400u}, {400}}), r);
+  TestGang two(std::move(halves));
+  two.Clear();
+  auto again = OpenCheckpoint(store.store.get(), store.Id(1));
+  ASSERT_TRUE(again.ok());
+  LoadOptions options;
+  options.world = 2;
+  {
+    ArmedFault fifth("engine.open.index", Unavailable("a fifth index was read"), 5, true);
+    ASSERT_CKPT_OK(again.value()->Load(Rank(0), two.ranks()[0].Live(), options));
+  }
+  ASSERT_CKPT_OK(again.value()->Load(Rank(1), two.ranks()[1].Live(), options));
+  EXPECT_EQ(two.CountWrong(1), 0u);
+#endif
+}
+
 }  // namespace
 }  // namespace ckpt::engine

@@ -27,19 +27,20 @@ inline std::vector<TestRank> SmallRanks() {
 
 class SmallJob {
  public:
-  explicit SmallJob(std::string directory) : directory_(std::move(directory)) {
+  explicit SmallJob(std::string directory, os::FileSystem& fs = os::PosixFileSystem())
+      : fs_(fs), directory_(std::move(directory)) {
     store_ = Open();
     auto job = store_->OpenJob(JobId{});
-    EXPECT_TRUE(job.ok()) << job.status().ToString();
-    if (!job.ok()) return;
+    if (!job.ok()) return;  // then every save fails
     job_ = *job;
-    EXPECT_CKPT_OK(Claim());
+    Claim().IgnoreError();
     gang_.MakeRegions(job_);
     options_.chunk_bytes = 4096;
     options_.references = true;
     options_.compression_level = 1;
+    options_.threads = 2;
   }
-  std::unique_ptr<storage::EpochStore> Open() { return storage::OpenFileStore(directory_); }
+  std::unique_ptr<storage::EpochStore> Open() { return storage::OpenFileStore(fs_, directory_); }
   // What a new launch does.
   Status Claim() {
     CKPT_ASSIGN_OR_RETURN(const storage::EpochClaim claim, store_->ClaimEpoch(Epoch(1), {}, {}));
@@ -48,6 +49,7 @@ class SmallJob {
   }
   // Step 1 and 2 differ in all bytes, 3 and 4 in none from 2.
   Status Save(int64_t step) {
+    if (gang_.regions().empty()) return FailedPrecondition("the job did not start");
     gang_.Fill(std::min<int64_t>(step, 2));
     return gang_.Save(store_.get(), job_, {epoch_, Step(step), Attempt(++attempts_)}, false,
                       options_);
@@ -74,6 +76,7 @@ class SmallJob {
   }
 
  private:
+  os::FileSystem& fs_;
   const std::string directory_;
   std::unique_ptr<storage::EpochStore> store_;
   JobId job_;
