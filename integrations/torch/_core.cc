@@ -14,16 +14,14 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <tuple>
 #include <vector>
+
+#include "integrations/torch/module.h"
 
 namespace nb = nanobind;
 
@@ -502,45 +500,41 @@ std::unique_ptr<Reader> OpenPath(const std::string& path, const std::string& sel
   return std::make_unique<Reader>(reader, nb::none());
 }
 
-// ---- copies
-// --------------------------------------------------------------------------------------
-
-struct Copy {
-  std::byte* to;
-  const std::byte* from;
-  size_t size;
-};
-
-// Pieces are dealt out as threads become free, so that one large tensor is shared by all.
-void CopyAll(const std::vector<Copy>& pieces, unsigned threads) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < pieces.size(); i = next++)
-      std::memcpy(pieces[i].to, pieces[i].from, pieces[i].size);
-  };
-  std::vector<std::jthread> others;
-  try {
-    while (others.size() + 1 < std::min<size_t>(threads, pieces.size())) others.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads to be had: the others do it
-  }
-  work();
-}
-
-// (to, from, bytes) of host memory, none overlapping. Threads of our own: those of torch collapse
-// beside others.
-void CopyMemory(const std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>& copies) {
-  constexpr size_t kPiece = size_t{4} << 20;
-  constexpr unsigned kThreadsMax = 8;
-  std::vector<Copy> pieces;
-  for (const auto& [to, from, size] : copies) {
-    for (size_t at = 0; at < size; at += kPiece) {
-      pieces.push_back({reinterpret_cast<std::byte*>(to) + at,          // NOLINT: addresses are
-                        reinterpret_cast<const std::byte*>(from) + at,  // NOLINT: what Python has
-                        std::min(kPiece, size - at)});
-    }
-  }
-  nb::gil_scoped_release release;
-  CopyAll(pieces, std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax));
+void DefineSession(nb::module_& m) {
+  nb::class_<Session>(m, "Session")
+      .def(nb::init<const std::optional<std::string>&, const std::optional<std::string>&,
+                    const std::optional<uint32_t>&, uint32_t, nb::object, uint64_t, uint64_t, bool,
+                    nb::object>(),
+           nb::kw_only(), nb::arg("job").none() = nb::none(), nb::arg("store").none() = nb::none(),
+           nb::arg("rank").none() = nb::none(), nb::arg("world_size") = 0,
+           nb::arg("allgather").none() = nb::none(), nb::arg("signals") = 0,
+           nb::arg("save_every") = 0, nb::arg("alone") = false, nb::arg("log").none() = nb::none())
+      .def("track", &Session::Track, nb::arg("state"), nb::arg("before_stage").none() = nb::none())
+      .def("step", &Session::Step, nb::arg("user_step"))
+      .def("phase", &Session::Phase, nb::arg("phase"), nb::arg("expected_seconds") = 0.0)
+      .def("finish", &Session::Finish)
+      .def("close", &Session::Close, nb::arg("timeout").none() = nb::none())
+      .def("abandon", &Session::Abandon)
+      .def_prop_ro("closed", &Session::closed)
+      .def("describe", &Session::Describe)
+      .def("list", &Session::List)
+      .def(
+          "save",
+          [](nb::handle_t<Session> self, int64_t step, bool overlap, double slot_timeout) {
+            ckpt_save_t* save = nb::cast<Session*>(self)->BeginSave(step, overlap, slot_timeout);
+            return std::make_unique<Save>(save, nb::borrow(self));
+          },
+          nb::arg("step"), nb::arg("overlap") = false, nb::arg("slot_timeout") = 0.0)
+      .def("fence", &Session::Fence)
+      .def(
+          "reader",
+          [](nb::handle_t<Session> self, const std::string& selector) {
+            ckpt_reader_t* reader = nb::cast<Session*>(self)->OpenReader(selector);
+            return std::make_unique<Reader>(reader, nb::borrow(self));
+          },
+          nb::arg("selector") = "")
+      .def("register_communicator", &Session::RegisterCommunicator, nb::arg("name"),
+           nb::arg("quiesce"), nb::arg("down"), nb::arg("up"), nb::arg("verify"));
 }
 
 }  // namespace
@@ -576,44 +570,11 @@ NB_MODULE(_core, m) {
       .def("close", &Reader::Close);
 
   m.def("open_path", &OpenPath, nb::arg("path"), nb::arg("selector") = "", nb::arg("rank") = 0);
-  m.def("copy_memory", &CopyMemory, nb::arg("copies"));
 
   nb::class_<KeyValue>(m, "KeyValue")
       .def("set", &KeyValue::Set, nb::arg("key"), nb::arg("value"))
       .def("wait", &KeyValue::Wait, nb::arg("key"), nb::arg("timeout").none() = nb::none());
 
-  nb::class_<Session>(m, "Session")
-      .def(nb::init<const std::optional<std::string>&, const std::optional<std::string>&,
-                    const std::optional<uint32_t>&, uint32_t, nb::object, uint64_t, uint64_t, bool,
-                    nb::object>(),
-           nb::kw_only(), nb::arg("job").none() = nb::none(), nb::arg("store").none() = nb::none(),
-           nb::arg("rank").none() = nb::none(), nb::arg("world_size") = 0,
-           nb::arg("allgather").none() = nb::none(), nb::arg("signals") = 0,
-           nb::arg("save_every") = 0, nb::arg("alone") = false, nb::arg("log").none() = nb::none())
-      .def("track", &Session::Track, nb::arg("state"), nb::arg("before_stage").none() = nb::none())
-      .def("step", &Session::Step, nb::arg("user_step"))
-      .def("phase", &Session::Phase, nb::arg("phase"), nb::arg("expected_seconds") = 0.0)
-      .def("finish", &Session::Finish)
-      .def("close", &Session::Close, nb::arg("timeout").none() = nb::none())
-      .def("abandon", &Session::Abandon)
-      .def_prop_ro("closed", &Session::closed)
-      .def("describe", &Session::Describe)
-      .def("list", &Session::List)
-      .def(
-          "save",
-          [](nb::handle_t<Session> self, int64_t step, bool overlap, double slot_timeout) {
-            ckpt_save_t* save = nb::cast<Session*>(self)->BeginSave(step, overlap, slot_timeout);
-            return std::make_unique<Save>(save, nb::borrow(self));
-          },
-          nb::arg("step"), nb::arg("overlap") = false, nb::arg("slot_timeout") = 0.0)
-      .def("fence", &Session::Fence)
-      .def(
-          "reader",
-          [](nb::handle_t<Session> self, const std::string& selector) {
-            ckpt_reader_t* reader = nb::cast<Session*>(self)->OpenReader(selector);
-            return std::make_unique<Reader>(reader, nb::borrow(self));
-          },
-          nb::arg("selector") = "")
-      .def("register_communicator", &Session::RegisterCommunicator, nb::arg("name"),
-           nb::arg("quiesce"), nb::arg("down"), nb::arg("up"), nb::arg("verify"));
+  DefineSession(m);
+  DefineCopies(m);
 }
