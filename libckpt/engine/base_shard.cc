@@ -95,7 +95,8 @@ Result<std::optional<BaseShard>> BaseShard::TryFind(storage::Store* store, const
   BaseShard base;
   CKPT_ASSIGN_OR_RETURN(base.index_, ReadVerifiedIndex(store, manifest, *file));
   if (!SameLayout(base.index_, layout) || base.index_.chunks.size() > UINT32_MAX) return none;
-  base.AddOrigins(store, {manifest.id, manifest.uid(), rank, file->bytes, file->name}, named.origins);
+  base.AddOrigins(store, {manifest.id, manifest.uid(), rank, file->bytes, file->name},
+                  named.origins);
   if (base.origins_.empty()) return none;
   return std::optional(std::move(base));
 }

@@ -73,8 +73,8 @@ Result<std::unique_ptr<storage::FileReader>> OpenOrigin(storage::Store* store,
       (file.status().code() != Code::kNotFound && file.status().code() != Code::kDataLoss)) {
     return file;
   }
-  return DataLoss("it refers to " + origin.file + " of checkpoint " + origin.id.ToString() + " (uid " +
-                  format::UidToString(origin.uid) + "), which is not there whole (" +
+  return DataLoss("it refers to " + origin.file + " of checkpoint " + origin.id.ToString() +
+                  " (uid " + format::UidToString(origin.uid) + "), which is not there whole (" +
                   file.status().message() +
                   "); bring that checkpoint back, or copy with 'ckptctl cp', which leaves no "
                   "references");

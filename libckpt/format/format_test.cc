@@ -209,7 +209,7 @@ TEST(Values, CheckNamesWhatCannotBeKept) {
   EXPECT_FALSE(CheckValue(Value{ValueBigInt{"5"}}).ok());
   EXPECT_FALSE(CheckValue(Value{ValueBigInt{"1" + std::string(kBigIntDigitsMax, '0')}}).ok());
   EXPECT_FALSE(CheckValue(Value{ValueDictBox{{{Value{ValueList{}}, Value{}}}}}).ok());
-  const std::pair<Value, Value> one = {Value{int64_t{1}}, Value{}};
+  const ValueEntry one = {Value{int64_t{1}}, Value{}};
   EXPECT_FALSE(CheckValue(Value{ValueDictBox{{one, one}}}).ok());
   RankValues values;
   values.values.push_back({"lr", Scope::kShared, Value{ValueBigInt{"x"}}});

@@ -112,8 +112,9 @@ struct ValueBytes {
 struct ValueBigInt {
   std::string decimal;
   bool operator==(const ValueBigInt&) const = default;
-};                                                       // beyond int64
-using ValueDict = std::vector<std::pair<Value, Value>>;  // keys may be of any scalar type
+};  // beyond int64
+struct ValueEntry;
+using ValueDict = std::vector<ValueEntry>;  // keys may be of any scalar type
 struct ValueDictBox {
   ValueDict items;
   bool operator==(const ValueDictBox&) const;
@@ -128,6 +129,10 @@ struct Value {
   // Strict: depth ≤ kValueDepthMax, no duplicate keys, no recursion on the input, nothing after the
   // value.
   static Result<Value> FromJson(std::string_view json);
+};
+struct ValueEntry {
+  Value first, second;
+  bool operator==(const ValueEntry&) const = default;
 };
 
 // Small things of one rank: values by name, and blobs (bytes with a media type).

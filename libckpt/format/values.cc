@@ -51,7 +51,7 @@ Result<Value> ReadPlainDict(const JsonView& object, uint32_t depth) {
   ValueDictBox dict;
   for (JsonView key = object.First(); !object.IsEnd(key); key = key.Next().Next()) {
     CKPT_ASSIGN_OR_RETURN(Value value, ReadAt(key.Next(), depth + 1));
-    dict.items.emplace_back(Value{std::string(key.text())}, std::move(value));
+    dict.items.push_back({Value{std::string(key.text())}, std::move(value)});
   }
   return Value{std::move(dict)};
 }
@@ -67,7 +67,7 @@ Result<Value> ReadTaggedDict(const JsonView& pairs, uint32_t depth) {
     if (IsContainer(key)) return InvalidArgument("a dict has a container as a key");
     if (!seen.insert(key.ToJson()).second) return InvalidArgument("a dict has a key twice");
     CKPT_ASSIGN_OR_RETURN(Value value, ReadAt(pair.First().Next(), depth + 1));
-    dict.items.emplace_back(std::move(key), std::move(value));
+    dict.items.push_back({std::move(key), std::move(value)});
   }
   return Value{std::move(dict)};
 }
