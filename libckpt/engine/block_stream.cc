@@ -39,12 +39,12 @@ void BlockStream::Fail() {
 Status BlockStream::Fill(ByteSpan span, std::unique_ptr<Block>* full) {
   while (!span.empty()) {
     if (current_ == nullptr) current_ = TakeBlock(at_);
-    const uint64_t room = std::min<uint64_t>(span.size(), kWriteBlockBytes - current_->bytes);
+    const uint64_t room = std::min<uint64_t>(span.size(), block_bytes_ - current_->bytes);
     std::memcpy(current_->memory.data() + current_->bytes, span.data(), room);
     current_->bytes += room;
     at_ += room;
     span = span.subspan(room);
-    if (current_->bytes < kWriteBlockBytes) continue;
+    if (current_->bytes < block_bytes_) continue;
     if (*full != nullptr) CKPT_RETURN_IF_ERROR(Write(std::move(*full)));
     *full = std::move(current_);
   }
@@ -68,7 +68,7 @@ std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
       free_.pop_back();
     }
   }
-  if (block == nullptr) block = std::make_unique<Block>();
+  if (block == nullptr) block = std::make_unique<Block>(block_bytes_);
   block->offset = offset;
   block->bytes = 0;
   return block;

@@ -8,6 +8,7 @@
 // I2  Memory: one block for each thread that appends, and one that is being filled.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -24,7 +25,10 @@ inline constexpr uint64_t kWriteBlockBytes = uint64_t{2} << 20;
 
 class BlockStream {
  public:
-  explicit BlockStream(storage::FileWriter* file) : file_(file) {}
+  // `bytes_max`: no more will be appended; a small file takes small blocks.
+  BlockStream(storage::FileWriter* file, uint64_t bytes_max)
+      : file_(file),
+        block_bytes_(std::clamp(AlignUp(bytes_max, kPageBytes), kPageBytes, kWriteBlockBytes)) {}
 
   // Waits for part `number`'s turn, tells where the part begins in the file, and appends `spans`.
   // `placed` runs in turn. Blocks: on disk if a block is full. Errors: those of the file; kAborted
@@ -51,7 +55,8 @@ class BlockStream {
 
  private:
   struct Block {
-    AlignedBuffer memory{kWriteBlockBytes};
+    explicit Block(uint64_t size) : memory(size) {}
+    AlignedBuffer memory;
     uint64_t offset = 0;
     uint64_t bytes = 0;
   };
@@ -64,6 +69,7 @@ class BlockStream {
   std::unique_ptr<Block> TakeBlock(uint64_t offset);
 
   storage::FileWriter* const file_;
+  const uint64_t block_bytes_;
   // Only whoever has the turn touches these.
   uint64_t at_ = 0;
   std::unique_ptr<Block> current_;

@@ -44,7 +44,7 @@ class Copier {
     uint64_t bytes = 0;
     for (const format::ChunkEntry& chunk : index.chunks) bytes += chunk.stored_bytes;
     CKPT_ASSIGN_OR_RETURN(auto file, to_->CreateFile(manifest.id, entry.name, bytes));
-    BlockStream stream(file.get());
+    BlockStream stream(file.get(), bytes);
     std::vector<ChunkScratch> scratch(kCopyThreadsMax);
     const auto write = [&](uint64_t i, const Part& part, uint32_t thread) -> Status {
       return CopyPart(*source, i, part, &index, &stream, &scratch[thread]);

@@ -87,7 +87,7 @@ class ShardWriter {
     const bool whole = !base_ && options_.compression_level == 0;
     CKPT_ASSIGN_OR_RETURN(auto file,
                           store_->CreateFile(id_, name, whole ? layout_.stream_bytes : 0));
-    BlockStream stream(file.get());
+    BlockStream stream(file.get(), layout_.stream_bytes);
     const std::vector<Part> parts = PartsOf(layout_.chunks);
     std::vector<Scratch> scratch(kCopyThreadsMax);
     CKPT_RETURN_IF_ERROR(WriteParts(parts, options_.threads, &stream,
