@@ -1,7 +1,12 @@
 #include "libckpt/format/manifest.h"
 
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
 #include <unordered_set>
 
+#include "libckpt/base/digest.h"
 #include "libckpt/format/json.h"
 #include "libckpt/format/manifest_tables.h"
 #include "libckpt/format/value_json.h"
@@ -75,11 +80,34 @@ void PutItem(std::string* out, const Item& item) {
   *out += '}';
 }
 
-void PutTensorRow(std::string* out, const TensorRow& row) {
+// Which of the rows before spells the same cut.
+class SpelledCuts {
+ public:
+  std::optional<size_t> Find(const std::vector<TensorRow>& rows, size_t row) {
+    const Cut& cut = *rows[row].cut;
+    const uint64_t hash = Hash64(std::as_bytes(std::span(cut.boxes_of)), cut.boxes.size());
+    const auto [begin, end] = by_hash_.equal_range(hash);
+    for (auto at = begin; at != end; ++at) {
+      if (*rows[at->second].cut == cut) return at->second;
+    }
+    by_hash_.emplace(hash, row);
+    return std::nullopt;
+  }
+
+ private:
+  std::unordered_multimap<uint64_t, size_t> by_hash_;
+};
+
+void PutTensorRow(std::string* out, const std::vector<TensorRow>& rows, size_t number,
+                  SpelledCuts* spelled) {
+  const TensorRow& row = rows[number];
   *out += '{';
-  if (!row.boxes.empty()) {
+  const auto like = row.cut != nullptr ? spelled->Find(rows, number) : std::nullopt;
+  if (like) {
+    *out += "\"boxes_like\":" + std::to_string(*like) + ',';
+  } else if (row.cut != nullptr) {
     *out += "\"boxes\":";
-    PutList(out, row.boxes, [&](const Box& box) {
+    PutList(out, row.cut->boxes, [&](const Box& box) {
       *out += '[';
       PutNumbers(out, box.offset);
       *out += ',';
@@ -87,7 +115,7 @@ void PutTensorRow(std::string* out, const TensorRow& row) {
       *out += ']';
     });
     *out += ",\"boxes_of\":";
-    PutNumbers(out, row.boxes_of);
+    PutNumbers(out, row.cut->boxes_of);
     *out += ',';
   }
   PutText(out, "\"dtype\":", DTypeName(row.meta.dtype));
@@ -130,7 +158,10 @@ std::string Spell(const Manifest& manifest, const ManifestTables& tables) {
   out += ',';
   PutRowLists(&out, "tensors", tables.rank_tensors);
   out += "},\"step\":" + std::to_string(manifest.id.step.value()) + ",\"tensors\":";
-  PutList(&out, tables.tensors, [&](const TensorRow& row) { PutTensorRow(&out, row); });
+  SpelledCuts spelled;
+  PutList(&out, tables.tensors, [&](const TensorRow& row) {
+    PutTensorRow(&out, tables.tensors, static_cast<size_t>(&row - tables.tensors.data()), &spelled);
+  });
   PutText(&out, ",\"uid\":", UidToString(manifest.uid()));
   out += ",\"world\":" + std::to_string(manifest.world());
   PutText(&out, ",\"writer\":", manifest.writer);
@@ -218,13 +249,27 @@ Box ReadBox(JsonObject* object, const JsonView& pair) {
 void ReadBoxes(JsonObject* object, TensorRow* row) {
   const JsonView boxes = object->Array("boxes");
   if (!boxes.valid()) return;
+  Cut cut;
   for (JsonView at = boxes.First(); !boxes.IsEnd(at); at = at.Next()) {
-    row->boxes.push_back(ReadBox(object, at));
+    cut.boxes.push_back(ReadBox(object, at));
   }
-  if (row->boxes.empty()) object->Fail("'boxes' is empty");
-  if (!ReadNumbers(object->Array("boxes_of"), -1, INT32_MAX, &row->boxes_of)) {
+  if (cut.boxes.empty()) object->Fail("'boxes' is empty");
+  if (!ReadNumbers(object->Array("boxes_of"), -1, INT32_MAX, &cut.boxes_of)) {
     object->Fail("'boxes_of' is malformed");
   }
+  row->cut = std::make_shared<const Cut>(std::move(cut));
+}
+
+// The rows so far tell which ones spell their boxes themselves.
+void ReadLike(JsonObject* object, const std::vector<TensorRow>& before, std::vector<bool>* spells,
+              TensorRow* row) {
+  spells->resize(before.size() + 1);
+  (*spells)[before.size()] = object->Has("boxes");
+  if (!object->Has("boxes_like")) return;
+  const uint64_t like = object->Uint("boxes_like");
+  if (object->Has("boxes") || object->Has("boxes_of") || like >= before.size() || !(*spells)[like])
+    return object->Fail("'boxes_like' names no tensor before it that has boxes");
+  row->cut = before[like].cut;
 }
 
 TensorRow ReadTensorRow(JsonObject object, Status* status) {
@@ -279,7 +324,15 @@ void ReadRowLists(JsonObject* ranks, const std::string& name, RowLists* out) {
 Result<ManifestTables> ReadTables(JsonObject* object, uint64_t world) {
   ManifestTables tables;
   CKPT_RETURN_IF_ERROR(ReadTable(object, "items", ReadItem, &tables.items));
-  CKPT_RETURN_IF_ERROR(ReadTable(object, "tensors", ReadTensorRow, &tables.tensors));
+  std::vector<bool> spells;
+  const auto read_row = [&](JsonObject row_object, Status* status) {
+    TensorRow row = ReadTensorRow(row_object, status);
+    if (!status->ok()) return row;
+    ReadLike(&row_object, tables.tensors, &spells, &row);
+    *status = row_object.status();
+    return row;
+  };
+  CKPT_RETURN_IF_ERROR(ReadTable(object, "tensors", read_row, &tables.tensors));
   const JsonView ranks_object = object->Object("ranks");
   CKPT_RETURN_IF_ERROR(object->status());
   JsonObject ranks("MANIFEST, 'ranks',", ranks_object);

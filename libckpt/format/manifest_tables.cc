@@ -77,6 +77,7 @@ class ListBuilder {
 void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
   Numbering numbering;
   std::vector<Numbering> boxes;
+  std::vector<Cut> cuts;                                           // by tensor
   std::vector<std::vector<std::pair<uint32_t, int32_t>>> holders;  // rank, its box
   ListBuilder lists(&tables->rank_tensors);
   for (uint32_t r = 0; r < manifest.world(); ++r) {
@@ -89,24 +90,23 @@ void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
         row.meta = tensor;
         row.meta.local = WholeBox(tensor.global_shape);
         boxes.emplace_back();
+        cuts.emplace_back();
         holders.emplace_back();
       }
-      TensorRow& row = tables->tensors[number];
       const std::string key = DimsKey(tensor.local.offset) + DimsKey(tensor.local.shape);
       holders[number].emplace_back(r, static_cast<int32_t>(boxes[number].Of(key, &fresh)));
-      if (fresh) row.boxes.push_back(tensor.local);
+      if (fresh) cuts[number].boxes.push_back(tensor.local);
       list.push_back(number);
     }
     lists.Add(std::move(list));
   }
   for (size_t i = 0; i < holders.size(); ++i) {
     TensorRow& row = tables->tensors[i];
-    if (row.boxes.size() == 1 && row.boxes[0] == row.meta.local) {
-      row.boxes.clear();
-      continue;
-    }
-    row.boxes_of.assign(manifest.world(), -1);
-    for (const auto& [rank, box] : holders[i]) row.boxes_of[rank] = box;
+    Cut& cut = cuts[i];
+    if (cut.boxes.size() == 1 && cut.boxes[0] == row.meta.local) continue;
+    cut.boxes_of.assign(manifest.world(), -1);
+    for (const auto& [rank, box] : holders[i]) cut.boxes_of[rank] = box;
+    row.cut = std::make_shared<const Cut>(std::move(cut));
   }
 }
 
@@ -135,16 +135,27 @@ Status Bad(std::string_view kind, std::string_view name, const std::string& why)
 Status CheckRow(const TensorRow& row, size_t world) {
   TensorMeta meta = row.meta;
   CKPT_RETURN_IF_ERROR(CheckTensor(meta));
-  for (const Box& box : row.boxes) {
+  if (row.cut == nullptr) return OkStatus();
+  for (const Box& box : row.cut->boxes) {
     meta.local = box;
     CKPT_RETURN_IF_ERROR(CheckTensor(meta));
   }
-  if (row.boxes.empty()) return OkStatus();
-  if (row.boxes_of.size() != world) return Bad("tensor", meta.name, "has boxes for other ranks");
-  for (const int32_t number : row.boxes_of) {
-    if (number < -1 || number >= static_cast<int64_t>(row.boxes.size())) {
+  if (row.cut->boxes_of.size() != world)
+    return Bad("tensor", meta.name, "has boxes for other ranks");
+  for (const int32_t number : row.cut->boxes_of) {
+    if (number < -1 || number >= static_cast<int64_t>(row.cut->boxes.size())) {
       return Bad("tensor", meta.name, "uses a box that is not there");
     }
+  }
+  return OkStatus();
+}
+
+// A cut that many tensors share is checked for each: there are no more boxes than holders.
+Status CheckBoxCount(const std::vector<TensorRow>& tensors) {
+  uint64_t boxes = 0;
+  for (const TensorRow& row : tensors) {
+    boxes += row.cut != nullptr ? row.cut->boxes.size() : 0;
+    if (boxes > kLayoutEntriesMax) return Bad("table", "tensors", "has too many boxes");
   }
   return OkStatus();
 }
@@ -198,16 +209,18 @@ Status CheckHolders(const ManifestTables& tables) {
     for (const uint32_t row : lists.lists[lists.of[r]]) {
       const TensorRow& tensor = tables.tensors[row];
       ++holders[row];
-      if (!tensor.boxes.empty() && tensor.boxes_of[r] < 0) {
+      if (tensor.cut != nullptr && tensor.cut->boxes_of[r] < 0) {
         return Bad("tensor", tensor.meta.name, "has no box for rank " + std::to_string(r));
       }
     }
   }
+  std::unordered_map<const Cut*, uint32_t> counted;
   for (size_t row = 0; row < holders.size(); ++row) {
     const TensorRow& tensor = tables.tensors[row];
-    const auto boxed = std::count_if(tensor.boxes_of.begin(), tensor.boxes_of.end(),
-                                     [](int32_t box) { return box >= 0; });
-    if (!tensor.boxes.empty() && boxed != holders[row]) {
+    if (tensor.cut == nullptr) continue;
+    const auto [boxed, fresh] = counted.try_emplace(tensor.cut.get(), 0);
+    for (const int32_t box : tensor.cut->boxes_of) boxed->second += fresh && box >= 0 ? 1 : 0;
+    if (boxed->second != holders[row]) {
       return Bad("tensor", tensor.meta.name, "has a box for a rank that does not hold it");
     }
   }
@@ -294,6 +307,7 @@ Result<ManifestTables> ManifestTables::Build(const Manifest& manifest) {
 
 Status ManifestTables::Check() const {
   const size_t world = rank_tensors.of.size();
+  CKPT_RETURN_IF_ERROR(CheckBoxCount(tensors));
   for (const TensorRow& row : tensors) CKPT_RETURN_IF_ERROR(CheckRow(row, world));
   CKPT_RETURN_IF_ERROR(
       CheckLists(rank_tensors, tensors.size(), world, kLayoutEntriesMax, "tensors"));
@@ -312,7 +326,8 @@ void ManifestTables::Expand(Manifest* manifest) const {
     for (const uint32_t number : rank_tensors.lists[rank_tensors.of[r]]) {
       const TensorRow& row = tensors[number];
       TensorMeta& tensor = layout.tensors.emplace_back(row.meta);
-      if (!row.boxes.empty()) tensor.local = row.boxes[static_cast<size_t>(row.boxes_of[r])];
+      if (row.cut != nullptr)
+        tensor.local = row.cut->boxes[static_cast<size_t>(row.cut->boxes_of[r])];
     }
     manifest->values.push_back(Spell(items, rank_items.lists[rank_items.of[r]]));
   }

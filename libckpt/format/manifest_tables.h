@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,11 +17,18 @@ namespace ckpt::format {
 inline constexpr uint64_t kLayoutEntriesMax = uint64_t{1} << 23;      // all ranks' tensors
 inline constexpr uint64_t kManifestItemBytesMax = uint64_t{1} << 30;  // all ranks' values and blobs
 
+// How a tensor is cut: which box each rank holds. Tensors of one shape are mostly cut alike, and
+// share it.
+struct Cut {
+  std::vector<Box> boxes;
+  std::vector<int32_t> boxes_of;  // by rank, -1 for none
+  bool operator==(const Cut&) const = default;
+};
+
 // A tensor as all ranks that hold it describe it; meta.local is the whole box.
 struct TensorRow {
   TensorMeta meta;
-  std::vector<Box> boxes;         // empty: every holder holds the whole
-  std::vector<int32_t> boxes_of;  // by rank, -1 for none; empty if boxes is
+  std::shared_ptr<const Cut> cut;  // null: every holder holds the whole
 };
 
 using Item = std::variant<NamedValue, NamedBlob>;

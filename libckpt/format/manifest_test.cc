@@ -210,5 +210,42 @@ TEST(ManifestTest, EncodeRefusesByName) {
   refused(bad, "too large");
 }
 
+// Thousands of tensors are cut in a few ways.
+TEST(ManifestCuts, ACutThatManyTensorsShareIsSpelledOnce) {
+  Manifest manifest;
+  manifest.id = {Epoch(1), Step(1), Attempt(1)};
+  constexpr uint32_t kWorld = 64;
+  manifest.values.resize(kWorld);
+  for (uint32_t r = 0; r < kWorld; ++r) {
+    RankLayout layout;
+    layout.rank = Rank(r);
+    for (int t = 0; t < 100; ++t) {
+      TensorMeta tensor = WholeTensor("w" + std::to_string(t), DType::kF32,
+                                      {kWorld * 2, t < 90 ? 3u : 4u}, Placement::kSharded);
+      tensor.local = Box{{r * 2u, 0}, {2, t < 90 ? 3u : 4u}};
+      layout.tensors.push_back(std::move(tensor));
+    }
+    manifest.layouts.push_back(std::move(layout));
+  }
+  const auto text = manifest.Encode();
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  size_t spelled = 0;
+  for (size_t at = 0; (at = text->find("\"boxes\":", at)) != std::string::npos; ++at) ++spelled;
+  EXPECT_EQ(spelled, 2u);
+  EXPECT_LT(text->size(), 25'000u);
+  const auto decoded = Manifest::Decode(*text);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(*decoded, manifest);
+  // To itself, forward, to one that has none of its own.
+  for (const char* like : {"\"boxes_like\":1", "\"boxes_like\":99", "\"boxes_like\":2"}) {
+    std::string changed = *text;
+    const size_t second = changed.find("\"boxes_like\":0", changed.find("\"w1\"") - 200);
+    changed.replace(changed.find("\"boxes_like\":0", second + 1), 14, like);
+    const size_t digest = changed.find("\"digest\":\"") + 10;
+    changed.erase(digest, 32);
+    EXPECT_EQ(Manifest::Decode(SignDocument(changed)).status().code(), Code::kDataLoss) << like;
+  }
+}
+
 }  // namespace
 }  // namespace ckpt::format

@@ -467,6 +467,12 @@ def layouts_of(manifest):
         for row_number in ranks["tensors"][number]:
             row = manifest["tensors"][row_number]
             offset, size = [0] * len(row["shape"]), row["shape"]
+            if "boxes_like" in row:
+                like = row["boxes_like"]
+                need(like < row_number and "boxes" in manifest["tensors"][like] and "boxes" not in row,
+                     f"MANIFEST: '{row['name']}' is cut like a tensor that has no boxes")
+                row = dict(row, boxes=manifest["tensors"][like]["boxes"],
+                           boxes_of=manifest["tensors"][like]["boxes_of"])
             if "boxes" in row:
                 need(row["boxes_of"][rank] >= 0, f"MANIFEST: '{row['name']}' has no box for rank {rank}")
                 offset, size = row["boxes"][row["boxes_of"][rank]]
