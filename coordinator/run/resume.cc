@@ -11,6 +11,7 @@ struct GangCopy {
   bool complete = false;   // all ranks of the gang that staged it have sealed it
   bool restorable = true;  // every node can restore its own ranks from its RAM
   bool durable = false;
+  bool writable = false;  // every rank's part is in some node's RAM
   RamCopy copy;
 };
 
@@ -18,6 +19,17 @@ bool Holds(const RamCopy& copy, const std::vector<uint32_t>& ranks) {
   return copy.full && std::all_of(ranks.begin(), ranks.end(), [&copy](uint32_t rank) {
            return std::find(copy.ranks.begin(), copy.ranks.end(), rank) != copy.ranks.end();
          });
+}
+
+bool EveryRankIsHeld(const AttemptId& id, const std::vector<NodeCopies>& nodes) {
+  std::set<uint32_t> wanted, held;
+  for (const NodeCopies& node : nodes) {
+    wanted.insert(node.ranks.begin(), node.ranks.end());
+    for (const RamCopy& copy : node.ram) {
+      if (copy.id == id) held.insert(copy.ranks.begin(), copy.ranks.end());
+    }
+  }
+  return std::includes(held.begin(), held.end(), wanted.begin(), wanted.end());
 }
 
 std::map<AttemptId, GangCopy> Collect(const std::vector<NodeCopies>& nodes) {
@@ -37,6 +49,7 @@ std::map<AttemptId, GangCopy> Collect(const std::vector<NodeCopies>& nodes) {
             return c.id == id && Holds(c, node.ranks);
           });
     }
+    gang.writable = EveryRankIsHeld(id, nodes);
     // Every rank's sealed copy is there: complete, though nobody lived to hear it.
     gang.complete = gang.complete || gang.restorable;
   }
@@ -64,10 +77,14 @@ std::optional<ResumeDecision> Pending(const ResumeInput& input,
     wait->copy.id = id;
   };
   for (const auto& [id, gang] : copies) {
-    if (gang.complete && !gang.durable) consider(id, true);
+    // A node that lost its memory has taken a part of it along: nobody can write that any more.
+    if (gang.complete && !gang.durable) consider(id, gang.writable);
   }
   for (const storage::CheckpointInfo& info : input.checkpoints) {
-    if (info.draining && !info.committed) consider(info.id, copies.contains(info.id));
+    if (info.draining && !info.committed) {
+      const auto copy = copies.find(info.id);
+      consider(info.id, copy != copies.end() && copy->second.writable);
+    }
   }
   return wait;
 }

@@ -33,7 +33,7 @@ struct ResumeDecision {
   enum class Kind { kFresh, kRam, kStore, kWait };
   Kind kind = Kind::kFresh;
   RamCopy copy;              // kRam: it; kStore and kWait: `copy.id` only
-  bool drain_alive = false;  // kWait: somebody of this gang holds the copy and writes it
+  bool drain_alive = false;  // kWait: the nodes of this gang hold all of it
   std::string message;       // for people; empty if there is nothing unusual
 };
 

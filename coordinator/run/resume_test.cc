@@ -73,6 +73,16 @@ TEST(Resume, I3ADrainingNewerSaveIsWaitedFor) {
   EXPECT_EQ(DecideResume(input).copy.id, id);
 }
 
+TEST(Resume, ACopyThatHasLostAPartIsNotWaitedForAsIfSomebodyWroteIt) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0, 1}, {Ram(id, {0, 1})}}, {{2}, {}}},
+                    .checkpoints = {Stored(Id(3, 100, 1))}};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kWait);
+  EXPECT_FALSE(DecideResume(input).drain_alive);
+  input.checkpoints.push_back({.id = id, .draining = true});
+  EXPECT_FALSE(DecideResume(input).drain_alive);
+}
+
 TEST(Resume, ADrainingMarkWithoutAHolder) {
   storage::CheckpointInfo draining{.id = Id(3, 120, 2), .draining = true};
   const ResumeDecision d =
