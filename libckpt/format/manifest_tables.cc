@@ -29,10 +29,15 @@ class Numbering {
   std::unordered_map<std::string, uint32_t> numbers_;
 };
 
+// Keys stay in this process: as the numbers lie in memory.
 std::string DimsKey(const std::vector<uint64_t>& dims) {
-  ByteWriter writer;
-  writer.PutArray<uint64_t>(std::span<const uint64_t>(dims));
-  return std::move(writer).Take();
+  return std::to_string(dims.size()) + ":" + std::string(AsText(std::as_bytes(std::span(dims))));
+}
+
+// Whether both belong in one row.
+bool SameRow(const TensorMeta& a, const TensorMeta& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.placement == b.placement &&
+         a.global_shape == b.global_shape && a.tied_to == b.tied_to && a.frozen == b.frozen;
 }
 
 std::string TensorKey(const TensorMeta& meta) {
@@ -80,11 +85,15 @@ void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
   std::vector<Cut> cuts;                                           // by tensor
   std::vector<std::vector<std::pair<uint32_t, int32_t>>> holders;  // rank, its box
   ListBuilder lists(&tables->rank_tensors);
+  std::vector<uint32_t> last;  // the list of the rank before, whose tensors are mostly the same
   for (uint32_t r = 0; r < manifest.world(); ++r) {
     std::vector<uint32_t> list;
-    for (const TensorMeta& tensor : manifest.layouts[r].tensors) {
+    const auto& tensors = manifest.layouts[r].tensors;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const TensorMeta& tensor = tensors[t];
       bool fresh = false;
-      const uint32_t number = numbering.Of(TensorKey(tensor), &fresh);
+      const bool as_before = t < last.size() && SameRow(manifest.layouts[r - 1].tensors[t], tensor);
+      const uint32_t number = as_before ? last[t] : numbering.Of(TensorKey(tensor), &fresh);
       if (fresh) {
         TensorRow& row = tables->tensors.emplace_back();
         row.meta = tensor;
@@ -98,6 +107,7 @@ void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
       if (fresh) cuts[number].boxes.push_back(tensor.local);
       list.push_back(number);
     }
+    last = list;
     lists.Add(std::move(list));
   }
   for (size_t i = 0; i < holders.size(); ++i) {
