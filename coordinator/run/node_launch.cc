@@ -32,7 +32,7 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
                         host_.changed();
                       }}),
       writers_(
-          services->loop, services->write, services->store, services->options.store,
+          services->loop, services->write, services->store, services->options.store, pace_,
           [this](uint32_t attempt, Status status, std::string payload) {
             OnWritten(attempt, std::move(status), std::move(payload));
           },
@@ -154,6 +154,7 @@ void NodeLaunch::OnExited(uint32_t rank, const os::ExitStatus& status) {
 
 void NodeLaunch::OnAllGone() {
   released_ = true;
+  Hurry(true);
   stuck_.clear();
   released_ns_ = BoottimeNs();
   services_->loop->CancelTimer(sample_timer_);
@@ -227,18 +228,30 @@ void NodeLaunch::Act(const gang::MemberAction& action) {
   // FreeSlot: the region's state, set by the mark before it, says that it may be filled.
 }
 
-// Signals that a rank's handler left on the page, and the first step: seen without a frame.
+// Writing leaves training alone, as long as there is some.
+void NodeLaunch::Hurry(bool hurry) {
+  if (!hurry) hurry_.reset();
+  if (hurry && !hurry_) hurry_.emplace(pace_.get());
+}
+
+// Signals that a rank's handler left on the page, the pace of the steps, and the first one: seen
+// without a frame.
 void NodeLaunch::SamplePages() {
   bool all_stepped = true;
+  uint64_t boundaries = 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const wire::ControlPage& page = pages_->page(RankAt(i));
-    all_stepped = all_stepped && wire::LoadWord(page).boundary > 0;
+    const uint32_t boundary = wire::LoadWord(page).boundary;
+    boundaries += boundary;
+    all_stepped = all_stepped && boundary > 0;
     const uint32_t count = page.signal_count.load(std::memory_order_relaxed);
     if (count == ranks_[i].signals_seen) continue;
     ranks_[i].signals_seen = count;
     On(RankAt(i), wire::Notice{page.signal.load(std::memory_order_relaxed)});
   }
   if (all_stepped && first_step_ns_ == 0) first_step_ns_ = BoottimeNs();
+  pace_->Look(BoottimeNs(), boundaries);
+  Hurry(member_ && member_->phase() != "running");
   host_.changed();
 }
 

@@ -126,6 +126,7 @@ class NodeLaunch {
   void Act(const gang::MemberAction& action);
   void ArmTimer();
   void SamplePages();
+  void Hurry(bool hurry);
 
   // node_frames.cc: what ranks say, what they are told
   void OnHello(uint32_t rank, uint32_t request, const wire::Hello& hello);
@@ -173,6 +174,8 @@ class NodeLaunch {
   std::unique_ptr<RankPages> pages_;
   std::unique_ptr<RankServer> server_;
   RankProcesses processes_;
+  const std::shared_ptr<engine::DrainPace> pace_ = std::make_shared<engine::DrainPace>();
+  std::optional<engine::InAHurry> hurry_;  // while the ranks stop, and when they are gone
   ShardWriters writers_;
   std::unique_ptr<gang::Member> member_;
   std::deque<gang::MemberEvent> events_;

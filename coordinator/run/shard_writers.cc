@@ -73,12 +73,13 @@ struct ShardWriters::Job {
 };
 
 ShardWriters::ShardWriters(os::EventLoop* loop, os::WorkerPool* pool,
-                           std::shared_ptr<storage::Store> store, std::string store_dir, Done done,
-                           Insists insists)
+                           std::shared_ptr<storage::Store> store, std::string store_dir,
+                           std::shared_ptr<engine::DrainPace> pace, Done done, Insists insists)
     : loop_(loop),
       pool_(pool),
       store_(std::move(store)),
       store_dir_(std::move(store_dir)),
+      pace_(std::move(pace)),
       done_(std::move(done)),
       insists_(std::move(insists)) {}
 
@@ -100,6 +101,7 @@ void ShardWriters::Start(const AttemptId& id, const SlotSet& slots, const std::s
     job->bytes_total += slot->region().plan().WriteBytes(slot->region().layout());
   }
   jobs_[id.attempt.value()] = job;
+  pace_->Begin();
   std::vector<size_t> all(slots.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;
   WriteAll(job, all);
@@ -132,12 +134,13 @@ bool ShardWriters::TryAgain(const std::shared_ptr<Job>& job) {
 
 void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
   const auto write = [job, index, store = store_, loop = loop_, alive = alive_, this,
-                      again = job->tries > 1, settings = settings_,
+                      again = job->tries > 1, settings = settings_, pace = pace_,
                       directory = os::JoinPath(store_dir_, job->id.ToString())] {
     engine::WriteOptions options{settings};
     options.progress = [&job, index](uint64_t done, uint64_t) { job->bytes_done[index] = done; };
     options.cancelled = [&job] { return job->cancelled.load(); };
     options.tag = job->tag;
+    options.pace = engine::PacedBy(pace, {}, options.cancelled);
     // The leader gives each attempt number once: a directory that is there was made for this one.
     Status begun = store->BeginAttempt(job->id);
     if (begun.ok() || begun.code() == Code::kAlreadyExists) {
@@ -166,6 +169,7 @@ void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
 void ShardWriters::Finish(const std::shared_ptr<Job>& job) {
   if (TryAgain(job)) return;
   jobs_.erase(job->id.attempt.value());
+  pace_->End();
   for (size_t i = 0; i < job->slots.size(); ++i) {
     Status& status = job->statuses[i];
     if (status.ok()) continue;

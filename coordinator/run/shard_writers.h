@@ -5,6 +5,7 @@
 //     regions: also after Stop, also on errors.
 // I2  While the owner insists, shards that could not be written are written again: ten tries, with
 //     pauses that grow to ten seconds.
+// I3  While the ranks train on, writing takes a share of the time that follows their steps.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "coordinator/run/staging_area.h"
+#include "libckpt/engine/drain_pace.h"
 #include "libckpt/engine/engine.h"
 #include "libckpt/os/event_loop.h"
 #include "libckpt/os/thread.h"
@@ -40,7 +42,8 @@ class ShardWriters {
   // `pool` outlives this. `store_dir` is where the store's attempts lie: what a try that failed has
   // left there is removed before the next. `done` is called on the loop.
   ShardWriters(os::EventLoop* loop, os::WorkerPool* pool, std::shared_ptr<storage::Store> store,
-               std::string store_dir, Done done, Insists insists);
+               std::string store_dir, std::shared_ptr<engine::DrainPace> pace, Done done,
+               Insists insists);
   // Cancels; nothing is said after it. The threads hold memory and store until they are through.
   ~ShardWriters();
 
@@ -64,6 +67,7 @@ class ShardWriters {
   os::WorkerPool* const pool_;
   const std::shared_ptr<storage::Store> store_;
   const std::string store_dir_;
+  const std::shared_ptr<engine::DrainPace> pace_;
   const Done done_;
   const Insists insists_;
   engine::WriteSettings settings_;

@@ -26,7 +26,7 @@ class ShardWritersTest : public testing::Test {
     EXPECT_TRUE(job.ok() && store_->ClaimEpoch(Epoch(1), {}, {}).ok());
     MakeSlot(*job);
     writers_ = std::make_unique<ShardWriters>(
-        loop_.get(), &pool_, store_, dir_,
+        loop_.get(), &pool_, store_, dir_, std::make_shared<engine::DrainPace>(),
         [this](uint32_t, Status status, std::string payload) {
           status_ = status;
           payload_ = payload;

@@ -1,6 +1,7 @@
 #include "libckpt/comm/comm.h"
 
 #include "libckpt/api/handles.h"
+#include "libckpt/base/guard.h"
 
 namespace ckpt::api {
 namespace {
@@ -13,23 +14,29 @@ class ForeignCommunicator : public comm::Communicator {
 
   std::string name() const override { return name_; }
   Status Quiesce(const Deadline& deadline) override {
-    return Checked(ops_.quiesce(ops_.ctx, deadline.at_ns()), "quiesce");
+    return Call("quiesce", [&] { return ops_.quiesce(ops_.ctx, deadline.at_ns()); });
   }
   Status Down(const Deadline& deadline) override {
-    return Checked(ops_.down(ops_.ctx, deadline.at_ns()), "down");
+    return Call("down", [&] { return ops_.down(ops_.ctx, deadline.at_ns()); });
   }
   Status Up(const std::string& fresh_id, comm::KeyValue* keys, const Deadline& deadline) override {
     ckpt_kv_t handle{keys};
-    return Checked(ops_.up(ops_.ctx, fresh_id.c_str(), &handle, deadline.at_ns()), "up");
+    return Call("up",
+                [&] { return ops_.up(ops_.ctx, fresh_id.c_str(), &handle, deadline.at_ns()); });
   }
   Status Verify(const Deadline& deadline) override {
-    return Checked(ops_.verify(ops_.ctx, deadline.at_ns()), "verify");
+    return Call("verify", [&] { return ops_.verify(ops_.ctx, deadline.at_ns()); });
   }
 
  private:
-  static Status Checked(int32_t failed, const char* operation) {
-    if (failed == 0) return OkStatus();
-    return Aborted(std::string("its ") + operation + " returned " + std::to_string(failed));
+  // What it throws is its error: the gang is told, like of any other.
+  template <typename Operation>
+  static Status Call(const std::string& name, const Operation& operation) {
+    return NoThrow("its " + name, [&] {
+      const int32_t failed = operation();
+      return failed == 0 ? OkStatus()
+                         : Aborted("its " + name + " returned " + std::to_string(failed));
+    });
   }
 
   const ckpt_comm_ops_t ops_;

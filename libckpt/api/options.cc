@@ -88,6 +88,7 @@ Result<session::Options> ResolveOptions(const ckpt_session_options_t& raw) {
   }
   CKPT_ASSIGN_OR_RETURN(options.allgather, ReadCollective(raw.collective));
   options.signals = raw.signals;
+  options.copy_threads = raw.keep_copy_threads;
   CKPT_ASSIGN_OR_RETURN(options.save_every, NumberFromEnv("CKPT_SAVE_EVERY", raw.save_every));
   if (raw.alone == 0) options.run_socket = FromEnv("CKPT_RUN");
   if (!options.run_socket.empty()) {

@@ -1,6 +1,10 @@
 #include "libckpt/base/digest.h"
 
+#if defined(CKPT_XXH_DISPATCH)
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <cstring>
 

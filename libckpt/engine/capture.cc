@@ -1,6 +1,6 @@
 // Capture: the only part of a save that the training loop waits for.
 //
-// Host memory is copied by the caller's thread and a helper in blocks; device memory by the
+// Host memory is copied by the caller's thread and another one in blocks; device memory by the
 // device's copy engine on a stream of our own, which waits for an event on each of the callers'
 // streams: a copy that is not ordered after the compute stream would stage half an update.
 #include <algorithm>
@@ -8,14 +8,16 @@
 #include <deque>
 
 #include "libckpt/base/fault.h"
-#include "libckpt/engine/engine.h"
+#include "libckpt/base/guard.h"
+#include "libckpt/base/mutex.h"
 #include "libckpt/engine/live.h"
 #include "libckpt/engine/parallel.h"
+#include "libckpt/engine/shared_capture.h"
 
 namespace ckpt::engine {
 namespace {
 
-constexpr uint64_t kBlockBytes = uint64_t{4} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{1} << 20;  // a starved thread holds up no more
 constexpr uint64_t kDeviceBatchBytes = uint64_t{64} << 20;
 constexpr uint32_t kDeviceBatchCopies = 1024;
 constexpr size_t kDeviceBatchesMax = 2;  // in flight: one runs, one is ready
@@ -29,14 +31,14 @@ struct Job {
 
 class Progress {
  public:
-  explicit Progress(const std::function<void(uint64_t)>& report) : report_(report) {}
+  explicit Progress(std::function<void(uint64_t)> report) : report_(std::move(report)) {}
   void Add(uint64_t bytes) {
     const uint64_t done = done_.fetch_add(bytes) + bytes;
     if (report_) report_(done);
   }
 
  private:
-  const std::function<void(uint64_t)>& report_;
+  const std::function<void(uint64_t)> report_;
   std::atomic<uint64_t> done_{0};
 };
 
@@ -220,54 +222,126 @@ Status CopyHostBlock(const HostBlock& block, const std::vector<Job>& jobs, Stagi
   return OkStatus();
 }
 
-Status CopyHost(const std::vector<Job>& jobs, StagingRegion* region, Progress* progress,
-                const Deadline& deadline, uint32_t threads) {
-  const std::vector<HostBlock> blocks = CutIntoBlocks(jobs);
-  return ParallelFor(blocks.size(), threads, [&](uint64_t i, uint32_t) {
-    return CopyHostBlock(blocks[i], jobs, region, progress, deadline);
-  });
-}
+// A run of the copy: the state that its threads share.
+class CaptureRun final : public SharedCapture {
+ public:
+  CaptureRun(std::shared_ptr<const std::vector<LiveTensor>> tensors, StagingRegion* region,
+             Options options)
+      : tensors_(std::move(tensors)),
+        region_(region),
+        progress_(std::move(options.progress)),
+        cancelled_(std::move(options.cancelled)) {
+    const uint32_t staged = region_->staged_count();
+    for (uint32_t i = 0; i < staged; ++i) {
+      const plan::Piece& piece = region_->plan().pieces[i];
+      const LiveTensor& tensor = (*tensors_)[piece.tensor_index];
+      if (piece.box.Empty()) continue;
+      (OnHost(tensor) ? host_jobs_ : device_jobs_)
+          .push_back(Job{&tensor, i,
+                         StridedCopy(piece.box, ViewOf(tensor), RowMajorView(piece.box)),
+                         format::ElementBytes(tensor.meta.dtype)});
+    }
+    blocks_ = CutIntoBlocks(host_jobs_);
+  }
+
+  Status Run(uint32_t threads, const Deadline& deadline) override {
+    bool with_devices = false;
+    {
+      MutexLock lock(mutex_);
+      with_devices = !devices_taken_;
+      devices_taken_ = true;
+      ++running_;
+    }
+    Status status = NoThrow("staging", [&] {
+      return with_devices ? CopyAll(threads, deadline) : CopyHost(threads, deadline);
+    });
+    MutexLock lock(mutex_);
+    --running_;
+    if (!status.ok()) next_.store(blocks_.size());
+    if (!status.ok() && error_.ok()) error_ = std::move(status);
+    changed_.NotifyAll();
+    while (running_ > 0) {
+      if (!changed_.WaitUntil(mutex_, deadline) && running_ > 0) return deadline.Exceeded();
+    }
+    return error_;
+  }
+
+ private:
+  // The copies of the devices run while the host's are made.
+  Status CopyAll(uint32_t threads, const Deadline& deadline) {
+    const std::vector<StreamUse> callers = StreamsOf(*tensors_, /*on_host=*/false);
+    std::deque<DeviceCopier> copiers;
+    for (size_t i = 0; i < callers.size(); ++i) {
+      if (i > 0 && callers[i].device == callers[i - 1].device) continue;
+      copiers.emplace_back(callers[i].device, region_, &progress_, deadline);
+      CKPT_RETURN_IF_ERROR(copiers.back().Open(callers));
+      CKPT_FAULT("engine.capture.enqueue");
+      for (const Job& job : device_jobs_) {
+        if (job.tensor->device == callers[i].device) {
+          CKPT_RETURN_IF_ERROR(copiers.back().Enqueue(job));
+        }
+      }
+    }
+    CKPT_RETURN_IF_ERROR(CopyHost(threads, deadline));
+    for (DeviceCopier& copier : copiers) CKPT_RETURN_IF_ERROR(copier.Finish());
+    return OkStatus();
+  }
+
+  Status CopyHost(uint32_t threads, const Deadline& deadline) {
+    for (const StreamUse& use : StreamsOf(*tensors_, /*on_host=*/true)) {
+      CKPT_RETURN_IF_ERROR(AwaitStream(use, deadline).Annotate("waiting for the caller's stream"));
+    }
+    const uint64_t used = std::min<uint64_t>(CopyThreads(threads), blocks_.size());
+    return ParallelFor(used, static_cast<uint32_t>(used), [&](uint64_t, uint32_t) -> Status {
+      for (uint64_t i; (i = next_.fetch_add(1)) < blocks_.size();) {
+        Status status = CopyHostBlock(blocks_[i], host_jobs_, region_, &progress_, deadline);
+        if (status.ok() && cancelled_ && cancelled_()) status = Cancelled("the copy was cancelled");
+        if (status.ok()) continue;
+        next_.store(blocks_.size());
+        return status;
+      }
+      return OkStatus();
+    });
+  }
+
+  const std::shared_ptr<const std::vector<LiveTensor>> tensors_;
+  StagingRegion* const region_;
+  Progress progress_;
+  const std::function<bool()> cancelled_;
+  std::vector<Job> host_jobs_, device_jobs_;
+  std::vector<HostBlock> blocks_;
+  std::atomic<uint64_t> next_{0};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool devices_taken_ CKPT_GUARDED_BY(mutex_) = false;
+  uint32_t running_ CKPT_GUARDED_BY(mutex_) = 0;  // calls of Run that have not returned
+  Status error_ CKPT_GUARDED_BY(mutex_);
+};
 
 }  // namespace
 
-Status Capture(const std::vector<LiveTensor>& tensors, StagingRegion* region,
-               const std::function<void(uint64_t)>& report, const Deadline& deadline,
-               uint32_t threads) {
+Result<std::unique_ptr<SharedCapture>> SharedCapture::Begin(
+    std::shared_ptr<const std::vector<LiveTensor>> tensors, StagingRegion* region,
+    Options options) {
   CKPT_FAULT("engine.capture.begin");
   if (region->state() != GenerationState::kFilling) {
     return FailedPrecondition("rank " + std::to_string(region->identity().rank.value()) +
                               ": capture into a staging region that is not FILLING");
   }
-  CKPT_RETURN_IF_ERROR(CheckTensors(tensors, *region));
-  std::vector<Job> host_jobs, device_jobs;
-  const uint32_t staged = region->staged_count();
-  for (uint32_t i = 0; i < staged; ++i) {
-    const plan::Piece& piece = region->plan().pieces[i];
-    const LiveTensor& tensor = tensors[piece.tensor_index];
-    if (piece.box.Empty()) continue;
-    (OnHost(tensor) ? host_jobs : device_jobs)
-        .push_back(Job{&tensor, i, StridedCopy(piece.box, ViewOf(tensor), RowMajorView(piece.box)),
-                       format::ElementBytes(tensor.meta.dtype)});
-  }
-  Progress progress(report);
-  const std::vector<StreamUse> callers = StreamsOf(tensors, /*on_host=*/false);
-  std::deque<DeviceCopier> copiers;
-  for (size_t i = 0; i < callers.size(); ++i) {
-    if (i > 0 && callers[i].device == callers[i - 1].device) continue;
-    copiers.emplace_back(callers[i].device, region, &progress, deadline);
-    CKPT_RETURN_IF_ERROR(copiers.back().Open(callers));
-    CKPT_FAULT("engine.capture.enqueue");
-    for (const Job& job : device_jobs) {
-      if (job.tensor->device == callers[i].device) {
-        CKPT_RETURN_IF_ERROR(copiers.back().Enqueue(job));
-      }
-    }
-  }
-  for (const StreamUse& use : StreamsOf(tensors, /*on_host=*/true)) {
-    CKPT_RETURN_IF_ERROR(AwaitStream(use, deadline).Annotate("waiting for the caller's stream"));
-  }
-  CKPT_RETURN_IF_ERROR(CopyHost(host_jobs, region, &progress, deadline, threads));
-  for (DeviceCopier& copier : copiers) CKPT_RETURN_IF_ERROR(copier.Finish());
+  CKPT_RETURN_IF_ERROR(CheckTensors(*tensors, *region));
+  return std::unique_ptr<SharedCapture>(
+      std::make_unique<CaptureRun>(std::move(tensors), region, std::move(options)));
+}
+
+Status Capture(const std::vector<LiveTensor>& tensors, StagingRegion* region,
+               const std::function<void(uint64_t)>& report, const Deadline& deadline,
+               uint32_t threads) {
+  // Not owned: the copy ends before this returns.
+  const std::shared_ptr<const std::vector<LiveTensor>> borrowed(std::shared_ptr<void>(), &tensors);
+  CKPT_ASSIGN_OR_RETURN(const std::unique_ptr<SharedCapture> capture,
+                        SharedCapture::Begin(borrowed, region, {report, {}}));
+  CKPT_RETURN_IF_ERROR(capture->Run(threads, deadline));
   CKPT_FAULT("engine.capture.end");
   return OkStatus();
 }

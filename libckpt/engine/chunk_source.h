@@ -5,10 +5,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libckpt/base/aligned_buffer.h"
+#include "libckpt/base/digest.h"
 #include "libckpt/base/ids.h"
 #include "libckpt/base/mutex.h"
 #include "libckpt/format/shard.h"
@@ -34,6 +36,11 @@ class ChunkSource {
   // Threads: safe, each with its own scratch.
   virtual Status Fetch(uint64_t chunk, bool verify, ChunkScratch* scratch,
                        std::vector<ByteSpan>* out) const = 0;
+  // The seed of a chunk's digest, where the caller had better take it itself while it copies the
+  // bytes out of memory, so that they are read once; nullopt where Fetch verifies.
+  virtual std::optional<uint64_t> SeedOf(uint64_t) const { return std::nullopt; }
+  // What Fetch would say if it had found this digest. Pre: SeedOf gave a seed.
+  virtual Status Compare(uint64_t, const Digest&) const { return OkStatus(); }
   // Whether the chunk is what it must be beyond its digest (a header that says what the index
   // says).
   virtual Status Inspect(uint64_t chunk, const std::vector<ByteSpan>& bytes) const = 0;

@@ -68,6 +68,8 @@ struct WriteOptions : WriteSettings {
   // Not empty: goes into the files' names, so that they lie beside what another process may have
   // left half-written of the same attempt. MANIFEST names those that count.
   std::string tag;
+  // Called by each writing thread after a part that took it so long; may wait.
+  std::function<void(Nanos took)> pace;
 };
 
 // Writes the shard of the rank whose region this is (SEALED or later) and its index, digests taken
@@ -104,7 +106,8 @@ class CheckpointReader {
   // In place: each tensor's local box from whichever shards hold it, at most one chunk of extra
   // memory. Strict: tensors of this rank's layout that are missing here, or that differ in dtype or
   // global shape, and tensors here that the targets lack, are one kInvalidArgument that lists them
-  // all, before a byte is written. kDataLoss names shard, tensor, chunk.
+  // all, before a byte is written. kDataLoss names shard, tensor, chunk; the targets' content is
+  // undefined after it, as after every other error from there on.
   virtual Status Load(Rank rank, const std::vector<LiveTensor>& targets,
                       const LoadOptions& options) = 0;
   // Reads and checks every byte; kDataLoss lists every damaged chunk by shard and tensor.

@@ -62,11 +62,14 @@ void StartWorkers(std::vector<Worker>* workers) {
 
 }  // namespace
 
+uint32_t CopyThreads(uint32_t wanted) {
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::min(wanted == 0 ? std::min(kCopyThreadsDefault, cores) : wanted, kCopyThreadsMax);
+}
+
 Status ParallelFor(uint64_t count, uint32_t threads,
                    const std::function<Status(uint64_t, uint32_t)>& body) {
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const uint32_t wanted = threads == 0 ? std::min(kCopyThreadsDefault, cores) : threads;
-  const uint64_t used = std::min<uint64_t>({wanted, kCopyThreadsMax, std::max<uint64_t>(count, 1)});
+  const uint64_t used = std::min<uint64_t>(CopyThreads(threads), std::max<uint64_t>(count, 1));
   Shared shared{count, body};
   std::vector<Worker> workers(used - 1);
   for (uint32_t i = 0; i < workers.size(); ++i) workers[i] = Worker{&shared, i + 1};

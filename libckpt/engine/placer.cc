@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <optional>
 
+#include "libckpt/base/digest.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/engine/live.h"
 #include "libckpt/engine/parallel.h"
@@ -14,6 +16,8 @@ namespace {
 
 // What a device may take for the copies of one chunk, beyond all reason.
 constexpr auto kDeviceWaitMax = std::chrono::minutes(5);
+// Copied, then digested while it is still in the core's cache. A multiple of every element.
+constexpr uint64_t kDigestedBytes = uint64_t{128} << 10;
 
 // The part of one stored box that goes to one target. View a: the stored box, row-major.
 struct Placing {
@@ -140,15 +144,24 @@ class Loader {
     CKPT_FAULT("engine.load.chunk");
     const ChunkSource& source = *sources_[task.source];
     const format::ChunkRange& range = source.chunks()[task.chunk];
+    const std::optional<uint64_t> seed = options_.verify ? source.SeedOf(task.chunk) : std::nullopt;
     CKPT_RETURN_IF_ERROR(
-        source.Fetch(task.chunk, options_.verify, &thread->scratch, &thread->spans));
+        source.Fetch(task.chunk, options_.verify && !seed, &thread->scratch, &thread->spans));
+    std::optional<DigestStream> digest;
+    if (seed) digest.emplace(*seed);
     uint64_t at = range.begin;
     for (const ByteSpan span : thread->spans) {
-      for (const uint32_t p : task.placings) {
-        CKPT_RETURN_IF_ERROR(PlaceSpan(placings_[p], at, span, &thread->device_writer));
+      const uint64_t step = seed ? kDigestedBytes : span.size();
+      for (uint64_t begin = 0; begin < span.size(); begin += step) {
+        const ByteSpan part = span.subspan(begin, std::min(step, span.size() - begin));
+        for (const uint32_t p : task.placings) {
+          CKPT_RETURN_IF_ERROR(PlaceSpan(placings_[p], at + begin, part, &thread->device_writer));
+        }
+        if (digest) digest->Update(part);
       }
       at += span.size();
     }
+    if (digest) CKPT_RETURN_IF_ERROR(source.Compare(task.chunk, digest->Finish()));
     CKPT_RETURN_IF_ERROR(thread->device_writer.Drain());
     const uint64_t done = done_bytes_.fetch_add(range.end - range.begin) + range.end - range.begin;
     if (options_.progress) options_.progress(done, total_bytes_);

@@ -27,11 +27,17 @@ class RegionSource : public ChunkSource {
   Status Fetch(uint64_t chunk, bool verify, ChunkScratch*,
                std::vector<ByteSpan>* out) const override {
     Spans(chunks_[chunk], out);
-    if (!verify) return OkStatus();
-    const auto expected = region_.chunk_digest(chunk);
-    if (!expected) return OkStatus();
-    const uint64_t seed = ChunkSeed(uid_, rank().value(), chunk);
-    if (DigestOfSpans(*out, seed) == *expected) return OkStatus();
+    const std::optional<uint64_t> seed = verify ? SeedOf(chunk) : std::nullopt;
+    return seed ? Compare(chunk, DigestOfSpans(*out, *seed)) : OkStatus();
+  }
+
+  std::optional<uint64_t> SeedOf(uint64_t chunk) const override {
+    if (!region_.chunk_digest(chunk)) return std::nullopt;
+    return ChunkSeed(uid_, rank().value(), chunk);
+  }
+
+  Status Compare(uint64_t chunk, const Digest& found) const override {
+    if (region_.chunk_digest(chunk) == found) return OkStatus();
     return DataLoss("staging memory of rank " + std::to_string(rank().value()) + ": chunk " +
                     std::to_string(chunk) + " (" + Names(chunks_[chunk]) +
                     ") is damaged: it does not have its digest");

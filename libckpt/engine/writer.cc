@@ -99,6 +99,7 @@ class ShardWriter {
   }
 
   Status WritePart(uint64_t number, const Part& part, BlockStream* stream, Scratch* scratch) {
+    const int64_t began_ns = BoottimeNs();
     scratch->out.clear();
     scratch->compressed.resize(
         std::max<size_t>(scratch->compressed.size(), part.last - part.first));
@@ -122,6 +123,7 @@ class ShardWriter {
     const uint64_t size = last.end - layout_.chunks[part.first].begin;
     const uint64_t done = done_bytes_.fetch_add(size) + size;
     if (options_.progress) options_.progress(done, layout_.stream_bytes);
+    if (options_.pace) options_.pace(Nanos(BoottimeNs() - began_ns));
     return OkStatus();
   }
 

@@ -28,6 +28,9 @@ Result<std::byte*> MapBytes(int fd, uint64_t bytes, int protection, int flags, b
   if (populate) flags |= MAP_POPULATE;
   void* data = ::mmap(nullptr, bytes, protection, flags, fd, 0);
   if (data == MAP_FAILED) return MemoryError(errno, "mapping", bytes);
+  // A fork's child has no use for it: it would hold shared memory for as long as it lives, and make
+  // the next write into each private page a copy. Where the kernel refuses, that is what happens.
+  (void)::madvise(data, bytes, MADV_DONTFORK);
   return static_cast<std::byte*>(data);
 }
 

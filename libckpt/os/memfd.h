@@ -18,6 +18,7 @@ struct MapOptions {
   bool populate = false;  // touch all pages now: a first copy into unmapped pages costs thrice
 };
 
+// Not there in a child of fork().
 class Mapping {
  public:
   Mapping() = default;

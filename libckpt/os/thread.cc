@@ -1,7 +1,10 @@
 #include "libckpt/os/thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cassert>
 
@@ -21,7 +24,17 @@ void RunGuarded(const std::string& name, const std::function<void()>& body) {
   if (!status.ok()) LogError(status.message());
 }
 
+constexpr int kLowestNice = 19;
+
 }  // namespace
+
+void LowerOwnPriority(Priority priority) {
+  if (priority == Priority::kNormal) return;
+  const auto own = static_cast<id_t>(::gettid());  // Linux keeps both for each thread
+  const struct sched_param none {};
+  if (::sched_setscheduler(static_cast<pid_t>(own), SCHED_IDLE, &none) == 0) return;
+  ::setpriority(PRIO_PROCESS, own, kLowestNice);
+}
 
 Thread::Thread(std::string_view name, std::function<void()> body) {
   // Blocked before the thread exists, so that no signal can reach it. Not those that a thread
@@ -45,8 +58,8 @@ void Thread::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max)
-    : name_(std::move(name)), queue_max_(queue_max) {
+WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max, Priority priority)
+    : name_(std::move(name)), queue_max_(queue_max), priority_(priority) {
   threads_.reserve(thread_count);
   for (size_t i = 0; i < thread_count; ++i) {
     threads_.emplace_back(name_ + "/" + std::to_string(i), [this] { Work(); });
@@ -99,6 +112,7 @@ void WorkerPool::Shutdown() {
 }
 
 void WorkerPool::Work() {
+  LowerOwnPriority(priority_);
   for (;;) {
     std::function<void()> task;
     {

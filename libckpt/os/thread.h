@@ -14,6 +14,14 @@
 
 namespace ckpt::os {
 
+// What a thread gets of cores that others want too: its part, or next to nothing. Work of the
+// second kind must hold no lock that others wait for.
+enum class Priority { kNormal, kIdle };
+
+// For the calling thread, and for good: the kernel lets most programs only go down. No effect where
+// it refuses.
+void LowerOwnPriority(Priority priority);
+
 class Thread {
  public:
   Thread() = default;
@@ -38,7 +46,8 @@ class Thread {
 // I3  What a task throws is logged and goes no further.
 class WorkerPool {
  public:
-  WorkerPool(std::string name, size_t thread_count, size_t queue_max);
+  WorkerPool(std::string name, size_t thread_count, size_t queue_max,
+             Priority priority = Priority::kNormal);
   ~WorkerPool();  // Shutdown
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -56,6 +65,7 @@ class WorkerPool {
 
   const std::string name_;
   const size_t queue_max_;
+  const Priority priority_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> queue_ CKPT_GUARDED_BY(mutex_);

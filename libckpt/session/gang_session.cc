@@ -19,7 +19,6 @@ constexpr Nanos kGrantMax = std::chrono::minutes(5);
 constexpr Nanos kSlotsMax = std::chrono::minutes(5);
 constexpr Nanos kMapMax = std::chrono::seconds(60);
 constexpr Nanos kFinishMax = std::chrono::seconds(10);
-constexpr size_t kCopiesMax = 4;
 constexpr size_t kAttemptsRememberedMax = 64;
 
 class GangKeyValue : public comm::KeyValue {
@@ -66,12 +65,12 @@ GangSession::GangSession(Options options, Parts parts)
 GangSession::~GangSession() {
   if (InForkedChild()) {  // the threads are not here to be joined
     link_.release();
-    copier_.release();
+    copies_.release();
     bell_.release();
     for (os::Mapping& mapping : pages_) mapping.Leak();
     return;
   }
-  copier_.reset();
+  copies_.reset();
   if (link_ != nullptr) link_->Stop();
 }
 
@@ -333,36 +332,49 @@ Status GangSession::AwaitSlots() {
   return OkStatus();
 }
 
-// Threads: loop or copier, one at a time for a slot.
-Status GangSession::Fill(const Grant& grant, int64_t step, uint64_t boundary,
-                         const std::vector<engine::LiveTensor>& tensors,
-                         const format::RankValues& values) {
-  CKPT_ASSIGN_OR_RETURN(const std::shared_ptr<Slot> slot, SlotOf(grant));
-  engine::GenerationInfo info;
-  info.generation = grant.generation;
-  info.id = AttemptId{Epoch(welcome_.epoch), Step(step), Attempt(grant.attempt)};
-  info.boundary = static_cast<uint32_t>(boundary);
-  info.full = grant.full;
+Result<GangSession::Filling> GangSession::Fill(const Grant& grant, int64_t step) {
+  Filling filling;
+  CKPT_ASSIGN_OR_RETURN(filling.slot, SlotOf(grant));
+  filling.info.generation = grant.generation;
+  filling.info.id = AttemptId{Epoch(welcome_.epoch), Step(step), Attempt(grant.attempt)};
+  filling.info.boundary = static_cast<uint32_t>(boundary_);
+  filling.info.full = grant.full;
   wire::ControlPage* const control = page();
-  copying_bytes_ = slot->memory.size();
-  const uint64_t total = grant.full ? slot->region->plan().StageBytes(slot->region->layout())
-                                    : slot->region->plan().WriteBytes(slot->region->layout());
+  const engine::StagingRegion& region = *filling.slot->region;
+  const uint64_t total = grant.full ? region.plan().StageBytes(region.layout())
+                                    : region.plan().WriteBytes(region.layout());
   control->staged_bytes.store(0, std::memory_order_relaxed);
   control->total_bytes.store(total, std::memory_order_relaxed);
-  const auto progress = [control](uint64_t done) {
+  filling.progress = [control](uint64_t done) {
     control->staged_bytes.store(done, std::memory_order_relaxed);
   };
-  Status status = NoThrow("staging", [&] {
-    return FillRegion(slot->region.get(), info, tensors, values, progress,
-                      CopyDeadline(slot->memory.size()));
-  });
-  control->error.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
-  return std::move(status).Annotate("staging " + info.id.ToString());
+  return filling;
+}
+
+// Threads: loop or copier.
+Status GangSession::Filled(const Status& status, const AttemptId& id) {
+  page()->error.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
+  Status said = status;
+  return std::move(said).Annotate("staging " + id.ToString());
 }
 
 Status GangSession::StageNow(const Grant& grant, int64_t step) {
   CKPT_RETURN_IF_ERROR(PrepareStage());
-  return Fill(grant, step, boundary_, state_->tensors(), state_->values());
+  CKPT_ASSIGN_OR_RETURN(const Filling filling, Fill(grant, step));
+  return Filled(FillRegion(filling.slot->region.get(), filling.info, filling.progress),
+                filling.info.id);
+}
+
+// The copy is made behind the loop; `save` hears what becomes of it.
+Status GangSession::StageBehind(const Grant& grant, const std::shared_ptr<Save>& save) {
+  CKPT_RETURN_IF_ERROR(PrepareStage());
+  CKPT_ASSIGN_OR_RETURN(const Filling filling, Fill(grant, save->id().step.value()));
+  const auto sealed = [this, save, grant, slot = filling.slot](const Status& status) {
+    EndOverlapped(save, grant, Filled(status, save->id()));
+  };
+  return Filled(
+      FillBehind(filling.slot->region.get(), filling.info, filling.progress, save, sealed),
+      filling.info.id);
 }
 
 Status GangSession::Sealed(const Grant& grant, int64_t step) {
@@ -408,17 +420,8 @@ Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& reques
     by_attempt_[grant.attempt] = save;
     if (by_attempt_.size() > kAttemptsRememberedMax) by_attempt_.erase(by_attempt_.begin());
   }
-  Status status = PrepareStage();
-  if (status.ok() && request.overlap) {
-    if (copier_ == nullptr) copier_ = std::make_unique<os::WorkerPool>("ckpt-copy", 1, kCopiesMax);
-    status = copier_->TrySubmit([this, save, grant, step = request.step, boundary = boundary_,
-                                 tensors = state_->tensors(), values = state_->values()] {
-      EndOverlapped(save, grant, Fill(grant, step, boundary, tensors, values));
-    });
-    if (status.ok()) return save;
-  } else if (status.ok()) {
-    status = Fill(grant, request.step, boundary_, state_->tensors(), state_->values());
-  }
+  const Status status = request.overlap ? StageBehind(grant, save) : StageNow(grant, request.step);
+  if (status.ok() && request.overlap) return save;
   EndOverlapped(save, grant, status);
   if (const Status failed = save->error(); !failed.ok()) {
     save->TakeFailureReport();
@@ -450,8 +453,7 @@ Status GangSession::CancelSave(Save* save) {
 }
 
 Status GangSession::DoFence() {
-  if (copier_ == nullptr) return OkStatus();
-  CKPT_RETURN_IF_ERROR(copier_->Drain(CopyDeadline(copying_bytes_)));
+  CKPT_RETURN_IF_ERROR(FinishCopies().Annotate(Who()));
   for (const std::shared_ptr<Save>& save : RecentSaves()) {
     if (save->progress().level == Level::kNone && save->TakeFailureReport())
       return save->error().Annotate(Who());
@@ -557,7 +559,7 @@ Status GangSession::DoClose(const Deadline& deadline) {
   if (!stopped_ && comms_->size() > 0)
     comms_->TakeDown(Deadline("taking down communicators", kCommDownMax)).IgnoreError();
   link_->Post(wire::Bye{}).IgnoreError();
-  copier_.reset();
+  copies_.reset();
   link_->Stop();
   bell_.reset();
   if (status.ok() && !stopped_) status = TakeBackgroundFailure();

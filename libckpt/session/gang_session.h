@@ -43,6 +43,7 @@ class GangSession : public Session {
   Result<std::unique_ptr<Reader>> DoOpenReader(const std::string& selector) override;
   Result<storage::Store*> StoreForReading() override;
   Status DoClose(const Deadline& deadline) override;
+  void DoAtExit(const std::vector<std::shared_ptr<Save>>&) override {}  // ckpt-run writes them
   std::string CommScope() override;
   std::unique_ptr<comm::KeyValue> MakeKeyValue(const std::string& scope) override;
   Identity DescribeMode() override;
@@ -79,9 +80,16 @@ class GangSession : public Session {
   // Loop thread.
   Result<std::shared_ptr<Slot>> SlotOf(const Grant& grant);
   Status AwaitSlots();
-  Status Fill(const Grant& grant, int64_t step, uint64_t boundary,
-              const std::vector<engine::LiveTensor>& tensors, const format::RankValues& values);
+  // A slot and what is to be staged into it.
+  struct Filling {
+    std::shared_ptr<Slot> slot;
+    engine::GenerationInfo info;
+    std::function<void(uint64_t)> progress;
+  };
+  Result<Filling> Fill(const Grant& grant, int64_t step);
+  Status Filled(const Status& status, const AttemptId& id);
   Status StageNow(const Grant& grant, int64_t step);
+  Status StageBehind(const Grant& grant, const std::shared_ptr<Save>& save);
   Status SaveAtCut(int64_t user_step, StepResult* out);
   void FenceBeforeCut();
   Status StopAtCut(int64_t user_step, StepResult* out);
@@ -105,10 +113,8 @@ class GangSession : public Session {
   wire::Welcome welcome_;
   std::vector<os::Mapping> pages_;  // the last one is in use; older ones stay mapped
   std::unique_ptr<storage::Store> store_;
-  std::unique_ptr<os::WorkerPool> copier_;
   uint64_t save_boundary_ = 0;  // of the save that was asked for last, and its number there
   uint32_t saves_here_ = 0;
-  std::atomic<uint64_t> copying_bytes_{0};  // of the slot that is being filled
 
   // Watch thread only.
   uint32_t sampled_boundary_ = 0;

@@ -47,6 +47,7 @@ Result<Link::Hello> Link::Connect(const Deadline& deadline) {
 void Link::Publish() {
   MutexLock lock(mutex_);
   channel_ = std::move(pending_);
+  not_in_children_.emplace(channel_->fd());
   up_.store(true);
 }
 
@@ -72,6 +73,7 @@ void Link::Stop() {
   thread_.Join();
   loop_.reset();
   MutexLock lock(mutex_);
+  not_in_children_.reset();
   channel_.reset();
   up_.store(false);
 }
@@ -173,6 +175,7 @@ void Link::Lose(const std::string& why) {
   up_.store(false);
   {
     MutexLock lock(mutex_);
+    not_in_children_.reset();
     channel_.reset();
     for (auto& [id, request] : requests_) request.lost = true;
     answered_.NotifyAll();

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "libckpt/base/rng.h"
 #include "libckpt/base/status.h"
 #include "libckpt/os/event_loop.h"
+#include "libckpt/os/fork.h"
 #include "libckpt/os/memfd.h"
 #include "libckpt/os/signal_bell.h"
 #include "libckpt/os/thread.h"
@@ -104,6 +106,7 @@ class Link {
   mutable Mutex mutex_;
   CondVar answered_;
   std::shared_ptr<wire::Channel> channel_ CKPT_GUARDED_BY(mutex_);
+  std::optional<os::ClosedInChildren> not_in_children_ CKPT_GUARDED_BY(mutex_);
   uint32_t last_request_ CKPT_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, Pending> requests_ CKPT_GUARDED_BY(mutex_);
   Mutex send_mutex_;  // one datagram after the other; never held while waiting for an answer

@@ -29,6 +29,8 @@ void Save::Advance(Level level) {
 void Save::Fail(Status status) {
   MutexLock lock(mutex_);
   if (!error_.ok() || progress_.level == Level::kShared) return;
+  // Whoever cancelled it need not be told at a later step.
+  failure_reported_ = cancelled_ && status.code() == Code::kCancelled;
   error_ = std::move(status);
   changed_.NotifyAll();
 }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "libckpt/base/guard.h"
 #include "libckpt/base/log.h"
+#include "libckpt/session/at_exit.h"
 #include "libckpt/session/describe.h"
 #include "libckpt/session/gang_session.h"
 #include "libckpt/session/standalone.h"
@@ -71,8 +73,11 @@ Result<std::shared_ptr<Session>> Session::Open(Options options, Parts parts) {
   if (options.rank.value() >= options.world)
     return InvalidArgument("rank " + std::to_string(options.rank.value()) + " in a world of " +
                            std::to_string(options.world) + " ranks");
-  if (options.run_socket.empty()) return OpenStandalone(std::move(options), std::move(parts));
-  return OpenGangSession(std::move(options), std::move(parts));
+  Result<std::shared_ptr<Session>> session =
+      options.run_socket.empty() ? OpenStandalone(std::move(options), std::move(parts))
+                                 : OpenGangSession(std::move(options), std::move(parts));
+  if (session.ok()) TellAtExit(*session);
+  return session;
 }
 
 Session::Session(Options options, Parts parts)
@@ -95,10 +100,13 @@ Status Session::Forked() const {
                             "handles work in the parent only");
 }
 
-Status Session::Break(const char* why) {
-  broken_.store(why);
+Status Session::Break(std::string why) {
+  if (!breaking_.exchange(true)) {
+    broken_why_ = why;
+    broken_.store(true);
+  }
   Raise(kUnusable);
-  return FailedPrecondition(Who() + ": the session is out of use: " + why);
+  return FailedPrecondition(Who() + ": the session is out of use: " + std::move(why));
 }
 
 // Turned away before it touches anything, so the session stays whole.
@@ -111,8 +119,8 @@ Status Session::InAnotherCall(std::string_view call) const {
 Status Session::Usable(std::string_view call) {
   if (InForkedChild()) return Forked();
   if (closed_) return FailedPrecondition(Who() + ": " + std::string(call) + " after close");
-  if (const char* why = broken_.load(); why != nullptr && call != "close")
-    return FailedPrecondition(Who() + ": the session is out of use: " + why);
+  if (broken() && call != "close")
+    return FailedPrecondition(Who() + ": the session is out of use: " + broken_why_);
   return OkStatus();
 }
 
@@ -172,6 +180,8 @@ Status Session::Fence() {
 
 Status Session::WaitSave(Save* save, Level level, const Deadline& deadline) {
   if (InForkedChild()) return Forked();
+  // The copier may be starved; what became of the copy, the save says.
+  if (OnLoop()) copies_->Finish(options_.copy_threads, deadline).IgnoreError();
   return save->Wait(level, deadline);
 }
 
@@ -220,6 +230,22 @@ Status Session::Close(const Deadline& deadline) {
   return status;
 }
 
+void Session::AtExit() {
+  if (closed_) return;
+  SetLogSink(nullptr);  // the program's own may need what is destroyed by now
+  std::vector<std::shared_ptr<Save>> staged;
+  for (std::shared_ptr<Save>& save : UnendedSaves()) {
+    if (save->progress().level != Level::kNone) {
+      staged.push_back(std::move(save));
+      continue;
+    }
+    save->Cancel();
+    LogError(Who() + ": the program ended while save " + save->id().ToString() +
+             " was still being copied; it is given up. Call save_fence, and close, before the end");
+  }
+  if (!staged.empty()) DoAtExit(staged);
+}
+
 Result<std::string> Session::Describe() {
   CKPT_ENTER("describe");
   Description description;
@@ -241,7 +267,12 @@ Status Session::PrepareStage() {
   if (state_ == nullptr)
     return FailedPrecondition(Who() + ": nothing is tracked; call track before the first step");
   if (before_stage_) {
-    if (const int32_t failed = before_stage_(state_.get()); failed != 0)
+    int32_t failed = 0;
+    CKPT_RETURN_IF_ERROR(NoThrow(Who() + ": the before_stage callback", [&] {
+      failed = before_stage_(state_.get());
+      return OkStatus();
+    }));
+    if (failed != 0)
       return Aborted(Who() + ": the before_stage callback returned " + std::to_string(failed));
   }
   if (state_->tensors().size() != layout_.tensors.size())
@@ -249,19 +280,47 @@ Status Session::PrepareStage() {
   return OkStatus();
 }
 
-Status Session::FillRegion(engine::StagingRegion* region, const engine::GenerationInfo& info,
-                           const std::vector<engine::LiveTensor>& tensors,
-                           const format::RankValues& values,
-                           const std::function<void(uint64_t)>& progress,
-                           const Deadline& deadline) {
+Status Session::BeginRegion(engine::StagingRegion* region, const engine::GenerationInfo& info) {
   if (region->state() == engine::GenerationState::kFilling)  // an earlier one that failed
     region->set_state(engine::GenerationState::kAborted);
   region->Begin(info);
   if (region->state() != engine::GenerationState::kFilling)
     return FailedPrecondition(Who() + ": the staging slot still holds a generation that is in use");
-  CKPT_RETURN_IF_ERROR(region->SetValues(values));
-  CKPT_RETURN_IF_ERROR(engine::Capture(tensors, region, progress, deadline));
-  return region->Seal(info.id.step);
+  return region->SetValues(state_->values());
+}
+
+Status Session::FillRegion(engine::StagingRegion* region, const engine::GenerationInfo& info,
+                           std::function<void(uint64_t)> progress) {
+  return NoThrow("staging", [&]() -> Status {
+    CKPT_RETURN_IF_ERROR(BeginRegion(region, info));
+    CKPT_RETURN_IF_ERROR(engine::Capture(state_->tensors(), region, progress,
+                                         CopyDeadline(region->memory_bytes()),
+                                         options_.copy_threads));
+    return region->Seal(info.id.step);
+  });
+}
+
+Status Session::FillBehind(engine::StagingRegion* region, const engine::GenerationInfo& info,
+                           std::function<void(uint64_t)> progress, std::shared_ptr<Save> save,
+                           BackgroundCopies::Done sealed) {
+  return NoThrow("staging", [&]() -> Status {
+    CKPT_RETURN_IF_ERROR(BeginRegion(region, info));
+    copying_bytes_ = region->memory_bytes();
+    // A copy of the list: the program may track anew while this goes on.
+    auto tensors = std::make_shared<const std::vector<engine::LiveTensor>>(state_->tensors());
+    CKPT_ASSIGN_OR_RETURN(
+        std::unique_ptr<engine::SharedCapture> capture,
+        engine::SharedCapture::Begin(std::move(tensors), region,
+                                     {std::move(progress), [save] { return save->cancelled(); }}));
+    return copies_->Begin(std::move(capture), [region, step = info.id.step,
+                                               sealed = std::move(sealed)](const Status& copied) {
+      sealed(copied.ok() ? region->Seal(step) : copied);
+    });
+  });
+}
+
+Status Session::FinishCopies() {
+  return copies_->Finish(options_.copy_threads, CopyDeadline(copying_bytes_));
 }
 
 void Session::Remember(std::shared_ptr<Save> save) {

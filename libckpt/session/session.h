@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "libckpt/base/clock.h"
@@ -26,6 +27,7 @@
 #include "libckpt/base/status.h"
 #include "libckpt/comm/comm.h"
 #include "libckpt/engine/engine.h"
+#include "libckpt/session/background_copy.h"
 #include "libckpt/session/comms.h"
 #include "libckpt/session/reader.h"
 #include "libckpt/session/save.h"
@@ -48,6 +50,7 @@ struct Options {
   uint64_t signals = 0;
   uint64_t save_every = 0;
   engine::WriteSettings write;  // standalone; under ckpt-run it is ckpt-run that writes
+  uint32_t copy_threads = 0;    // 0 chooses
   std::string run_socket;       // empty: standalone
   std::string token;
 };
@@ -125,6 +128,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // fails.
   Status Close(const Deadline& deadline);
 
+  // The program ends without close. A copy that is not complete is given up, since the state may be
+  // gone; a complete one is made durable, or its loss is said on stderr.
+  void AtExit();
+
   // Handles fail in a forked child; the destructor must not run there.
   bool InForkedChild() const {
     return internal::g_fork_count.load(std::memory_order_relaxed) != fork_count_;
@@ -152,6 +159,7 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual Result<std::unique_ptr<Reader>> DoOpenReader(const std::string& selector) = 0;
   virtual Result<storage::Store*> StoreForReading() = 0;
   virtual Status DoClose(const Deadline& deadline) = 0;
+  virtual void DoAtExit(const std::vector<std::shared_ptr<Save>>& staged) = 0;
   virtual std::string CommScope() = 0;
   virtual std::unique_ptr<comm::KeyValue> MakeKeyValue(const std::string& scope) = 0;
   struct Identity {
@@ -162,15 +170,19 @@ class Session : public std::enable_shared_from_this<Session> {
   };
   virtual Identity DescribeMode() = 0;
 
-  // For the modes
-  // ---------------------------------------------------------------------------------- Refreshes
-  // values by the program's callback and copies the tracked state into `region`.
+  // For the modes -------------------------------------------------------------------------------
+  // Refreshes values by the program's callback.
   Status PrepareStage();
-  // Fills and seals `region`. Pre: PrepareStage was OK. Threads: any one at a time.
+  // Fills and seals `region` with the tracked state. Pre: PrepareStage was OK. Loop's thread.
   Status FillRegion(engine::StagingRegion* region, const engine::GenerationInfo& info,
-                    const std::vector<engine::LiveTensor>& tensors,
-                    const format::RankValues& values, const std::function<void(uint64_t)>& progress,
-                    const Deadline& deadline);
+                    std::function<void(uint64_t)> progress);
+  // The same behind the loop, until Fence. `save` may be cancelled meanwhile; `sealed` is called
+  // once with what became of it, on any thread, unless this returns an error.
+  Status FillBehind(engine::StagingRegion* region, const engine::GenerationInfo& info,
+                    std::function<void(uint64_t)> progress, std::shared_ptr<Save> save,
+                    BackgroundCopies::Done sealed);
+  // Loop's thread: until what FillBehind began is sealed, or has failed.
+  Status FinishCopies();
   bool SaveIsDue() const { return next_save_ != 0 && boundary_ == next_save_; }
   // After SaveIsDue, whatever became of the save.
   void ScheduleNextSave() { next_save_ = boundary_ + options_.save_every; }
@@ -190,9 +202,11 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<std::shared_ptr<Save>> RecentSaves() const { return Recent(true); }
   // "rank 3 of job 'gpt'".
   std::string Who() const;
-  // Every later call fails with this; training goes on. `why` is a literal. Threads: any.
-  Status Break(const char* why);
-  bool broken() const { return broken_.load() != nullptr; }
+  // Every later call fails with the first `why`; training goes on. Threads: any.
+  Status Break(std::string why);
+  bool broken() const { return broken_.load(); }
+  // Whether this is the thread that opened the session: while it waits, nothing trains.
+  bool OnLoop() const { return std::this_thread::get_id() == loop_; }
 
   Options options_;
   Parts parts_;
@@ -200,6 +214,7 @@ class Session : public std::enable_shared_from_this<Session> {
   BeforeStage before_stage_;
   format::RankLayout layout_;  // as tracked
   std::unique_ptr<Communicators> comms_;
+  std::unique_ptr<BackgroundCopies> copies_ = std::make_unique<BackgroundCopies>();
   std::atomic<uint32_t> attention_{kFirstStep};
   uint64_t boundary_ = 0;
   uint64_t next_save_ = 0;  // 0: never; boundaries count from 1
@@ -208,6 +223,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   class CallGuard;
+  Status BeginRegion(engine::StagingRegion* region, const engine::GenerationInfo& info);
   Status Usable(std::string_view call);
   Status InAnotherCall(std::string_view call) const;
   Status Forked() const;
@@ -216,9 +232,13 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::atomic<wire::ControlPage*> page_{nullptr};
   const uint32_t fork_count_;
+  const std::thread::id loop_ = std::this_thread::get_id();
   std::atomic<bool> in_call_{false};
-  bool closed_ = false;
-  std::atomic<const char*> broken_{nullptr};
+  std::atomic<bool> closed_{false};
+  uint64_t copying_bytes_ = 0;         // of what FillBehind began last
+  std::atomic<bool> breaking_{false};  // somebody writes broken_why_
+  std::string broken_why_;
+  std::atomic<bool> broken_{false};
 
   mutable Mutex saves_mutex_;
   std::vector<std::shared_ptr<Save>> saves_ CKPT_GUARDED_BY(saves_mutex_);

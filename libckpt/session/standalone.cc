@@ -67,12 +67,21 @@ OpenSave::Stage OpenSave::Get() {
 // ---- what the background threads do
 // ---------------------------------------------------------------
 
-Status StandaloneStore::WriteShard(OpenSave* open) {
+Status StandaloneStore::WriteShard(OpenSave* open, const wire::ControlPage* page) {
   CKPT_FAULT("session.standalone.write");
+  pace->Begin();
+  const Status status = WritePaced(open, page);
+  pace->End();
+  return status;
+}
+
+Status StandaloneStore::WritePaced(OpenSave* open, const wire::ControlPage* page) {
   Save* save = open->save.get();
   engine::WriteOptions options{write};
   options.progress = [save](uint64_t done, uint64_t total) { save->SetBytes(done, total); };
   options.cancelled = [save] { return save->cancelled(); };
+  options.pace = engine::PacedBy(
+      pace, [page] { return uint64_t{wire::LoadWord(*page).boundary}; }, options.cancelled);
   CKPT_ASSIGN_OR_RETURN(engine::ShardReport report,
                         engine::WriteShard(open->slot->region.get(), store.get(), options));
   MutexLock lock(open->mutex);
@@ -123,10 +132,12 @@ Standalone::Standalone(Options options, Parts parts)
 
 Standalone::~Standalone() {
   if (InForkedChild()) {  // the threads are not here to be joined
-    copier_.release();
+    copies_.release();
     writer_.release();
     bell_.release();
+    return;
   }
+  copies_.reset();  // before what the end of a copy touches
 }
 
 Status Standalone::Start() {
@@ -221,6 +232,7 @@ Status Standalone::DoTrack(const format::RankLayout& layout) {
 // ---------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Save>> Standalone::DoBeginSave(const SaveRequest& request) {
+  store_->pace->Look(BoottimeNs(), Steps());
   CKPT_RETURN_IF_ERROR(EnsureEpoch());
   const AttemptId id{Epoch(store_->epoch), Step(request.step), Attempt(++last_attempt_)};
   Result<std::shared_ptr<OpenSave>> prepared = Prepare(request, id);
@@ -253,6 +265,7 @@ Result<std::shared_ptr<OpenSave>> Standalone::Prepare(const SaveRequest& request
   open->layouts = layouts_;
   // With several ranks a wait here would hold up the exchange that frees the slot.
   const Nanos patience = several() ? Nanos(0) : request.slot_timeout;
+  const engine::InAHurry hurry(store_->pace.get());
   open->slot = slots_->Take(Deadline("a free staging slot", patience));
   if (open->slot == nullptr)
     return ResourceExhausted("no free staging slot: " + std::to_string(slots_->count()) +
@@ -287,18 +300,29 @@ Status Standalone::AgreeToSave(const AttemptId& id, const Status& mine) {
 }
 
 Status Standalone::Stage(const std::shared_ptr<OpenSave>& open, bool overlap) {
-  if (!overlap) {
-    CKPT_RETURN_IF_ERROR(Fill(open.get(), state_->tensors(), state_->values()));
-    Write(open);
-    return OkStatus();
-  }
-  if (copier_ == nullptr) copier_ = std::make_unique<os::WorkerPool>("ckpt-copy", 1, kTasksMax);
-  Status queued = copier_->TrySubmit([this, self = shared_from_this(), open,
-                                      tensors = state_->tensors(), values = state_->values()] {
-    if (Fill(open.get(), tensors, values).ok()) Write(open);
+  engine::GenerationInfo info;
+  info.generation = open->save->id().attempt.value();
+  info.id = open->save->id();
+  info.boundary = static_cast<uint32_t>(boundary_);
+  engine::StagingRegion* const region = open->slot->region.get();
+  if (!overlap) return Staged(open, FillRegion(region, info, {}));
+  const Status begun = FillBehind(region, info, {}, open->save, [this, open](const Status& status) {
+    Staged(open, status).IgnoreError();  // the save has it
   });
-  if (!queued.ok()) StageFailed(open.get(), queued);
-  return queued;
+  return begun.ok() ? begun : Staged(open, begun);
+}
+
+// Threads: loop or copier.
+Status Standalone::Staged(const std::shared_ptr<OpenSave>& open, Status status) {
+  if (!status.ok()) {
+    status.Annotate("staging save " + open->save->id().ToString());
+    StageFailed(open.get(), status);
+    return status;
+  }
+  open->Set(StageOf::kWriting);
+  open->save->Advance(several() ? Level::kStaged : Level::kStagedGang);
+  Write(open);
+  return OkStatus();
 }
 
 // Of several ranks, a save is closed when all of them know.
@@ -310,30 +334,10 @@ void Standalone::StageFailed(OpenSave* open, const Status& why) {
   }
 }
 
-Status Standalone::Fill(OpenSave* open, const std::vector<engine::LiveTensor>& tensors,
-                        const format::RankValues& values) {
-  engine::GenerationInfo info;
-  info.generation = open->save->id().attempt.value();
-  info.id = open->save->id();
-  info.boundary = static_cast<uint32_t>(boundary_);
-  Status status = NoThrow("staging", [&] {
-    return FillRegion(open->slot->region.get(), info, tensors, values, {},
-                      CopyDeadline(open->slots->bytes()));
-  });
-  if (!status.ok()) {
-    status.Annotate("staging save " + open->save->id().ToString());
-    StageFailed(open, status);
-    return status;
-  }
-  open->Set(StageOf::kWriting);
-  open->save->Advance(several() ? Level::kStaged : Level::kStagedGang);
-  return OkStatus();
-}
-
 void Standalone::Write(const std::shared_ptr<OpenSave>& open) {
   const Status queued = writer_->TrySubmit([this, self = shared_from_this(), open] {
     if (!several()) return WriteAndCommit(open);
-    const auto write = [this, &open] { return store_->WriteShard(open.get()); };
+    const auto write = [this, &open] { return store_->WriteShard(open.get(), own_page_.get()); };
     const Status status = NoThrow("writing a shard", write);
     open->Set(status.ok() ? StageOf::kWritten : StageOf::kFailed, status);
   });
@@ -349,7 +353,8 @@ void Standalone::WriteAndCommit(const std::shared_ptr<OpenSave>& open) {
     begun = status.ok();
   }
   if (status.ok())
-    status = NoThrow("writing a shard", [&] { return store_->WriteShard(open.get()); });
+    status =
+        NoThrow("writing a shard", [&] { return store_->WriteShard(open.get(), own_page_.get()); });
   if (status.ok()) {
     open->Set(StageOf::kCommitting);
     std::vector<engine::ShardReport> reports(1);
@@ -379,8 +384,7 @@ void Standalone::End(OpenSave* open, const Status& status) {
 }
 
 Status Standalone::DoFence() {
-  if (copier_ == nullptr) return OkStatus();
-  CKPT_RETURN_IF_ERROR(copier_->Drain(CopyDeadline(slots_ == nullptr ? 0 : slots_->bytes())));
+  CKPT_RETURN_IF_ERROR(FinishCopies().Annotate(Who()));
   for (const std::shared_ptr<OpenSave>& open : open_) {
     const Save::Progress progress = open->save->progress();
     if (progress.level == Level::kNone && open->save->TakeFailureReport())
@@ -399,6 +403,7 @@ void Standalone::DropEnded() {
 // -----------------------------------------------------------------------------------
 
 Status Standalone::DoBoundary(int64_t user_step, StepResult* out) {
+  store_->pace->Look(BoottimeNs(), Steps());
   bool stop = TakeAttention(kSignal);
   if (several()) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered, Exchange(Meeting::kStep, stop, false));
@@ -416,6 +421,7 @@ Status Standalone::DoBoundary(int64_t user_step, StepResult* out) {
 // A signal asked for it: save, wait until it is durable, take communicators down, leave.
 Status Standalone::Stop(int64_t user_step, StepResult* out) {
   if (const Status earlier = DoFence(); !earlier.ok()) LogError(earlier.message());
+  const engine::InAHurry hurry(store_->pace.get());
   const Deadline deadline =
       StoreDeadline("the save before a stop", slots_ == nullptr ? 0 : slots_->bytes());
   Result<std::shared_ptr<Save>> save = SaveForStop(user_step, deadline);
@@ -466,6 +472,7 @@ Result<storage::Store*> Standalone::StoreForReading() {
 // ----------------------------------------------------------------------------------------
 
 Status Standalone::DoClose(const Deadline& deadline) {
+  const engine::InAHurry hurry(store_->pace.get());
   Status fenced = DoFence();
   Status status = several() ? CloseTogether(deadline) : CloseAlone(deadline);
   if (status.ok()) status = std::move(fenced);
@@ -484,6 +491,22 @@ Status Standalone::DoClose(const Deadline& deadline) {
   bell_.reset();
   if (status.ok()) status = TakeBackgroundFailure();
   return std::move(status).Annotate(Who() + ": close");
+}
+
+void Standalone::DoAtExit(const std::vector<std::shared_ptr<Save>>& staged) {
+  const engine::InAHurry hurry(store_->pace.get());
+  for (const std::shared_ptr<Save>& save : staged) {
+    const std::string name = "save " + save->id().ToString() + " in " + store_->store->Describe();
+    // Several ranks: the others may be gone, and a commit takes all of them.
+    if (!several()) {
+      LogWarning(Who() + ": the program ends without close; writing " + name + " first");
+      save->AwaitEnd(StoreDeadline("the last save", slots_->bytes()));
+    }
+    const Status why = save->error();
+    if (save->progress().level == Level::kShared) continue;
+    LogError(Who() + ": " + name + " IS NOT DURABLE: the program ended without close" +
+             (why.ok() ? "" : ": " + why.ToString()));
+  }
 }
 
 Status Standalone::CloseAlone(const Deadline& deadline) {
@@ -505,7 +528,7 @@ Status Standalone::CloseTogether(const Deadline& deadline) {
 // A writer that hangs in the kernel must not hang the program: it is left behind with its memory.
 void Standalone::StopThreads() {
   const Deadline grace("cancelled writers", kCancelGrace);
-  copier_.reset();
+  copies_.reset();
   if (writer_ == nullptr || writer_->Drain(grace).ok()) {
     writer_.reset();
     return;

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "libckpt/engine/drain_pace.h"
 #include "libckpt/os/signal_bell.h"
 #include "libckpt/os/thread.h"
 #include "libckpt/session/agreement.h"
@@ -62,9 +63,11 @@ struct StandaloneStore {
   JobId job;
   uint64_t epoch = 0;  // 0: not claimed yet
   engine::WriteSettings write;
+  std::shared_ptr<engine::DrainPace> pace = std::make_shared<engine::DrainPace>();
 
-  // Writes this rank's shard.
-  Status WriteShard(OpenSave* open);
+  // Writes this rank's shard, at a pace that follows the steps counted in `page`.
+  Status WriteShard(OpenSave* open, const wire::ControlPage* page);
+  Status WritePaced(OpenSave* open, const wire::ControlPage* page);
   // MANIFEST and COMMIT from all ranks' reports.
   Status Commit(const OpenSave& open, const std::vector<engine::ShardReport>& reports);
   // Takes away what was begun, unless it may be committed.
@@ -89,6 +92,7 @@ class Standalone : public Session {
   Result<std::unique_ptr<Reader>> DoOpenReader(const std::string& selector) override;
   Result<storage::Store*> StoreForReading() override;
   Status DoClose(const Deadline& deadline) override;
+  void DoAtExit(const std::vector<std::shared_ptr<Save>>& staged) override;
   std::string CommScope() override;
   std::unique_ptr<comm::KeyValue> MakeKeyValue(const std::string& scope) override;
   Identity DescribeMode() override;
@@ -111,8 +115,7 @@ class Standalone : public Session {
   Status AgreeToSave(const AttemptId& id, const Status& mine);
   Status Stage(const std::shared_ptr<OpenSave>& open, bool overlap);
   void StageFailed(OpenSave* open, const Status& why);
-  Status Fill(OpenSave* open, const std::vector<engine::LiveTensor>& tensors,
-              const format::RankValues& values);
+  Status Staged(const std::shared_ptr<OpenSave>& open, Status status);
   void Write(const std::shared_ptr<OpenSave>& open);
   void WriteAndCommit(const std::shared_ptr<OpenSave>& open);
   void End(OpenSave* open, const Status& status);
@@ -122,6 +125,7 @@ class Standalone : public Session {
   Status LearnFailure(OpenSave* open);
   void DropEnded();
 
+  uint64_t Steps() const { return wire::LoadWord(*own_page_).boundary; }
   Status CloseAlone(const Deadline& deadline);
   Status CloseTogether(const Deadline& deadline);
   void StopThreads();
@@ -135,7 +139,6 @@ class Standalone : public Session {
   std::vector<std::shared_ptr<OpenSave>> open_;  // oldest first
   uint32_t last_attempt_ = 0;
   Result<AttemptId> resume_ = NotFound("");  // several ranks: agreed at open
-  std::unique_ptr<os::WorkerPool> copier_;
   std::unique_ptr<os::WorkerPool> writer_;
 };
 

@@ -12,11 +12,7 @@ using StageOf = OpenSave::Stage;
 
 }  // namespace
 
-Status Standalone::NoAgreement(const Status& why) {
-  if (why.code() == Code::kFailedPrecondition)
-    return Break("the ranks are not at the same point (step, save, wait or close)");
-  return Break("the ranks' collective failed");
-}
+Status Standalone::NoAgreement(const Status& why) { return Break(why.message()); }
 
 // One round: every rank says where it is, whether it saw a signal, and how far its part of the
 // oldest open save is; what follows from that is the same on all ranks.
@@ -123,6 +119,8 @@ Status Standalone::LearnFailure(OpenSave* open) {
 }
 
 Status Standalone::WaitSave(Save* save, Level level, const Deadline& deadline) {
+  std::optional<engine::InAHurry> hurry;  // a loop that waits trains nothing
+  if (OnLoop()) hurry.emplace(store_->pace.get());
   if (!several() || level <= Level::kStaged) return Session::WaitSave(save, level, deadline);
   for (;;) {
     CKPT_ASSIGN_OR_RETURN(const Gathered gathered,

@@ -1,0 +1,57 @@
+// Copies of overlapped saves: made by one thread of our own that takes only what the training
+// leaves of the cores, and, from the fence on, by the loop's thread as well.
+//
+// I1  A copy's `done` is called once, by whoever copied last, under no lock.
+// I2  After Finish() was OK no copy is under way.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "libckpt/base/clock.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/base/status.h"
+#include "libckpt/engine/shared_capture.h"
+#include "libckpt/os/thread.h"
+
+namespace ckpt::session {
+
+class BackgroundCopies {
+ public:
+  using Done = std::function<void(const Status&)>;
+
+  // Loop's thread. On an error `done` is not called.
+  Status Begin(std::unique_ptr<engine::SharedCapture> capture, Done done);
+  // Loop's thread: copies what is left, on `threads` threads, and returns when every `done` has
+  // been called. What became of a copy is for its `done`; kDeadlineExceeded is this call's own.
+  Status Finish(uint32_t threads, const Deadline& deadline);
+
+ private:
+  struct Copy {
+    std::unique_ptr<engine::SharedCapture> capture;
+    Done done;
+    Mutex mutex;
+    CondVar changed;
+    bool claimed CKPT_GUARDED_BY(mutex) = false;  // by the one who calls `done`
+    bool ended CKPT_GUARDED_BY(mutex) = false;
+
+    Status Run(uint32_t threads, const Deadline& deadline);
+    bool Ended();
+  };
+  // One task of the copier works through all there is: however late it comes to run, the loop never
+  // finds its queue full.
+  struct Queue {
+    Mutex mutex;
+    std::vector<std::shared_ptr<Copy>> copies CKPT_GUARDED_BY(mutex);  // oldest first
+    bool scheduled CKPT_GUARDED_BY(mutex) = false;
+
+    std::shared_ptr<Copy> Next();  // null: there is none, and the copier is not scheduled any more
+    std::vector<std::shared_ptr<Copy>> All();
+  };
+
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::unique_ptr<os::WorkerPool> copier_;  // from the first overlapped save on
+};
+
+}  // namespace ckpt::session
