@@ -15,6 +15,7 @@ DrainNode::DrainNode(Services* services, Host host)
       tag_("d" + JobId::Random().ToString().substr(0, 12)),
       writers_(
           services->loop, services->write, services->store, services->options.store,
+          std::make_shared<engine::DrainPace>(),  // nobody trains here
           [this](uint32_t, const Status& status, const std::string& payload) {
             CKPT_PASS("run.drain.written");
             if (!status.ok()) LogWarning(status.ToString());

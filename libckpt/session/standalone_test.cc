@@ -690,7 +690,9 @@ TEST_F(SeveralRanksTest, ASaveHereAndAStepThereAreNoticedByAllInOneRound) {
       status = session->AtBoundary(1, &result);
     }
     EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
-    EXPECT_NE(status.message().find("not at the same point"), std::string::npos);
+    EXPECT_NE(status.message().find("not at the same point: rank 0 at step, rank 1 at save"),
+              std::string::npos)
+        << status.message();
     session->Close(Soon()).IgnoreError();
   });
 }
