@@ -72,6 +72,11 @@ class GangBench:
     def job(self, name="big"):
         return self.cluster.job(name)
 
+    def ctl(self, *argv):
+        done = self.cluster.run_ctl(*argv)
+        if done.returncode != 0:
+            raise RuntimeError(f"ckptctl {argv[0]}: {done.stderr.strip()}")
+
     def moments(self, what, since):
         """When each rank did `what` last, if after `since` (seconds of boottime)."""
         found = []
@@ -93,8 +98,7 @@ class GangBench:
         for node in ("a", "b"):
             self.cluster.start_agent(node, 2, f"{4 * self.mib * 2 + 512}MiB")
         began = boottime()
-        self.cluster.ctl("submit", "--name", "big", "--ranks", 2, "--priority", 1, "--", self.rank, self.mib, STEP_MS,
-                         self.out / "moments")
+        self.ctl("submit", "--name", "big", "--ranks", 2, "--priority", 1, "--", self.rank, self.mib, STEP_MS, self.out / "moments")
         self.stepping(began)
 
     def suspend_and_resume(self):
@@ -104,16 +108,14 @@ class GangBench:
             self.cluster.run_ctl("nodes")
             round_trip = boottime() - began
             began = boottime()
-            done = self.cluster.run_ctl("suspend", "big", "--wait")
-            if done.returncode != 0:
-                raise RuntimeError(f"suspend: {done.stderr}")
+            self.ctl("suspend", "big", "--wait")
             times = self.stop_times()
             copy = times["stall_ns"] / times["memcpy_ratio"] / 1e9
             leaving = (times["released_ns"] - max(times["comms_down_ns"], times["staged_ns"])) / 1e9
             limit = STEP_MS / 1e3 + round_trip + 1.2 * copy + 0.1 + leaving
             granted.append((times["released_ns"] / 1e9 - began, limit))
             began = boottime()
-            self.cluster.ctl("resume", "big")
+            self.ctl("resume", "big")
             self.stepping(began)
             starting = max(self.moments("restoring", began)) - began
             rate = times["staged_bytes"] / copy  # of a memcpy on these cores
@@ -127,9 +129,7 @@ class GangBench:
             here = self.job()["nodes"][0]
             there = nodes[1 - nodes.index(here)]
             began = boottime()
-            done = self.cluster.run_ctl("migrate", "big", "--from", here, "--to", there, "--wait")
-            if done.returncode != 0:
-                raise RuntimeError(f"migrate: {done.stderr}")
+            self.ctl("migrate", "big", "--from", here, "--to", there, "--wait")
             self.stepping(began)
             released = self.job()["last_stop"]["released_ns"] / 1e9
             # From the last process here to the first instruction there: all of it counts as transfer.
