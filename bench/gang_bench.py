@@ -126,7 +126,7 @@ class GangBench:
     def migrate(self):
         pairs, nodes = [], ["a", "b"]
         for _ in range(self.rounds):
-            here = self.job()["nodes"][0]
+            here = self.job()["placement"]["nodes"][0]["node"]
             there = nodes[1 - nodes.index(here)]
             began = boottime()
             self.ctl("migrate", "big", "--from", here, "--to", there, "--wait")
