@@ -17,7 +17,7 @@
 namespace ckpt::engine {
 namespace {
 
-constexpr uint64_t kBlockBytes = uint64_t{1} << 20;  // a starved thread holds up no more
+constexpr uint64_t kBlockBytes = uint64_t{128} << 10;  // a starved thread holds up no more
 constexpr uint64_t kDeviceBatchBytes = uint64_t{64} << 20;
 constexpr uint32_t kDeviceBatchCopies = 1024;
 constexpr size_t kDeviceBatchesMax = 2;  // in flight: one runs, one is ready

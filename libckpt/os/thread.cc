@@ -1,7 +1,6 @@
 #include "libckpt/os/thread.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -31,8 +30,8 @@ constexpr int kLowestNice = 19;
 void LowerOwnPriority(Priority priority) {
   if (priority == Priority::kNormal) return;
   const auto own = static_cast<id_t>(::gettid());  // Linux keeps both for each thread
-  const struct sched_param none {};
-  if (::sched_setscheduler(static_cast<pid_t>(own), SCHED_IDLE, &none) == 0) return;
+  // Not SCHED_IDLE: on a busy machine such a thread can be stopped for seconds in the middle of
+  // what others will wait for, and nobody may lift it up again.
   ::setpriority(PRIO_PROCESS, own, kLowestNice);
 }
 
