@@ -51,10 +51,12 @@ class Agent {
   struct LocalJob {
     v1::Launch launch;
     v1::JobReport report;
-    os::Pidfd run;            // of the ckpt-run; invalid once it has ended
-    bool ended = false;       // and nothing that it started is left
-    bool forget = false;      // as soon as it has ended
-    std::string kill_reason;  // not empty: it was ordered to die
+    os::Pidfd run;                           // of the ckpt-run; invalid once it has ended
+    bool ended = false;                      // and nothing that it started is left
+    bool forget = false;                     // as soon as it has ended
+    std::string kill_reason;                 // not empty: it was ordered to die
+    std::string drain_words;                 // what a drain said last
+    std::unique_ptr<v1::Launch> next_drain;  // once what runs has ended
     os::EventLoop::TimerId kill_timer = 0;
     std::map<uint32_t, os::Pidfd> ranks;
     RunServer::ConnectionId connection = 0;
@@ -95,6 +97,9 @@ class Agent {
   Status Launch(const v1::Launch& launch);
   Status StartRun(LocalJob* job);
   uint64_t GrantFor(const v1::Launch& launch);
+  Status Drain(const v1::Launch& launch);
+  Status CheckHolds(const v1::Launch& launch) const;
+  Status StartDrain(const JobKey& key, const v1::Launch& launch);
   void WatchRun(const JobKey& key, LocalJob* job);
   void OnRunEnded(const JobKey& key);
   void EndLeftovers(const JobKey& key, const std::string& how);
@@ -102,6 +107,7 @@ class Agent {
   void CloseReport(LocalJob* job, const std::string& how);
   void OnStop(const v1::CoordinatorMsg& message);
   void OnKill(LocalJob* job, const v1::CoordinatorMsg& message);
+  void OnWithdraw(LocalJob* job, const v1::CoordinatorMsg& message);
   void KillRun(const JobKey& key);
   void Forward(LocalJob* job, const v1::CoordinatorMsg& message);
   void OnForget(const v1::Forget& forget);
@@ -119,10 +125,13 @@ class Agent {
   bool Keep(LocalJob* job, const wire::AttachedFd& attached, os::UniqueFd fd);
   bool OnReport(LocalJob* job, const wire::Report& report);
   void TakeJobReport(LocalJob* job, v1::JobReport report);
+  void TakeDrainReport(LocalJob* job, const v1::JobReport& report);
   void OnRunClosed(RunServer::ConnectionId id);
   std::vector<HeldCopies::Whole> CopiesFor(const v1::Launch& launch) const;
   Status SendAdopt(const LocalJob& job);
   void AddHeldCopies(LocalJob* job);
+  bool HoldsAll(const v1::Launch& launch, uint64_t epoch, uint32_t attempt) const;
+  void MarkLostCopies(LocalJob* job, const std::string& how);
   void OnFetch(const v1::Fetch& fetch);
   Status StartFetch(const v1::Fetch& fetch);
   void OnFetched(uint64_t op_id, Result<std::vector<HeldRegion>> regions);

@@ -54,7 +54,7 @@ std::string LogTail(const std::string& path) {
 Status Agent::Recover() {
   std::vector<std::string> problems;
   CKPT_ASSIGN_OR_RETURN(std::vector<StoredLaunch> launches, state_.LoadLaunches(&problems));
-  for (const std::string& problem : problems) LogError("a launch cannot be read: " + problem);
+  for (const std::string& problem : problems) LogError(problem);
   for (StoredLaunch& stored : launches) RecoverOne(std::move(stored));
   return OkStatus();
 }
@@ -71,15 +71,23 @@ void Agent::RecoverOne(StoredLaunch stored) {
     job.report.set_state(v1::NODE_JOB_STARTING);
     job.report.set_op_id(job.launch.op_id());
   }
+  if (!stored.problem.empty()) {
+    LogError(Name(job.launch) + ": " + stored.problem + "; what is left of it is ended");
+    return EndLeftovers(key, "is not known any more: " + stored.problem);
+  }
   Result<os::Pidfd> run = os::Pidfd::Open(static_cast<pid_t>(stored.process.pid));
   const Result<os::ProcessInfo> now = os::FindProcess(static_cast<pid_t>(stored.process.pid));
   const bool same = now.ok() && !now->ended && now->start_ticks == stored.process.start_ticks;
   if (stored.process.pid != 0 && run.ok() && same) {
     job.run = std::move(*run);
     LogInfo(Name(job.launch) + " still runs as process " + std::to_string(stored.process.pid));
+    const bool takes = !IsOver(job.report.state()) && !job.launch.drain();
+    if (takes) GrantFor(job.launch);  // it was promised that, and takes it when it needs it
     return WatchRun(key, &job);
   }
-  EndLeftovers(key, "ended while the agent was away");
+  constexpr const char* kAway = "ended while the agent was away";
+  MarkLostCopies(&job, kAway);
+  EndLeftovers(key, kAway);
 }
 
 // ---- launch
@@ -88,7 +96,7 @@ void Agent::OnLaunch(const v1::Launch& launch) {
   if (AnswerAgain(launch.op_id())) return;
   const LocalJob* known = FindJob(launch.job(), launch.epoch());
   const bool repeated = known != nullptr && known->launch.op_id() == launch.op_id();
-  const Status status = repeated ? OkStatus() : Launch(launch);
+  const Status status = launch.drain() ? Drain(launch) : repeated ? OkStatus() : Launch(launch);
   if (!status.ok()) LogError(Name(launch) + " is not launched: " + status.ToString());
   AnswerCommand(launch.op_id(), launch.job(), launch.epoch(), status);
   if (const LocalJob* job = FindJob(launch.job(), launch.epoch())) SendReport(*job);
@@ -130,10 +138,14 @@ Status Agent::Launch(const v1::Launch& launch) {
 
 Status Agent::StartRun(LocalJob* job) {
   const v1::Launch& launch = job->launch;
-  const LaunchPaths paths{state_.socket_path(), state_.log_dir(launch.job())};
+  const LaunchPaths paths{state_.socket_path(), state_.log_dir(launch.job()),
+                          state_.result_path(launch.job(), launch.epoch())};
   os::FileSystem& fs = os::PosixFileSystem();
   CKPT_RETURN_IF_ERROR(fs.MakeDirs(paths.log_dir));
-  os::SpawnOptions spawn = LaunchCommand(launch, options_, paths, GrantFor(launch));
+  // A drain takes no memory: it gets what is held.
+  const uint64_t budget =
+      launch.drain() ? std::max<uint64_t>(held_.UsedBytes(launch.job()), 1) : GrantFor(launch);
+  os::SpawnOptions spawn = LaunchCommand(launch, options_, paths, budget);
   CKPT_ASSIGN_OR_RETURN(const os::UniqueFd log, os::OpenAppend(RunLogPath(state_, launch)));
   spawn.stdout_fd = log.get();
   spawn.stderr_fd = log.get();
@@ -158,6 +170,63 @@ uint64_t Agent::GrantFor(const v1::Launch& launch) {
   const auto wanted = static_cast<uint64_t>(std::max(share, declared));
   return std::max<uint64_t>(ledger_.Grant({launch.job(), launch.epoch()}, wanted),
                             1);  // 0 would mean "choose yourself"
+}
+
+// ---- a ckpt-run that starts no rank: it writes what one before it did not live to write
+
+Status Agent::Drain(const v1::Launch& launch) {
+  CKPT_RETURN_IF_ERROR(CheckLaunch(launch, options_));
+  const JobKey key{launch.job(), launch.epoch()};
+  LocalJob* job = FindJob(key.first, key.second);
+  if (job != nullptr && job->report.drain_op() == launch.op_id()) return OkStatus();
+  if (job != nullptr && !IsOver(job->report.state())) {
+    return FailedPrecondition(Name(launch) + " still runs here");
+  }
+  CKPT_RETURN_IF_ERROR(CheckHolds(launch));
+  if (job == nullptr || job->ended) return StartDrain(key, launch);
+  // What it writes is begun again; what it holds is held here.
+  LogWarning(Name(launch) + ": its ckpt-run makes no progress and is ended, another one writes");
+  job->next_drain = std::make_unique<v1::Launch>(launch);
+  job->report.set_drain_op(launch.op_id());
+  if (job->run.valid()) job->run.Signal(SIGKILL).IgnoreError();
+  return OkStatus();
+}
+
+Status Agent::CheckHolds(const v1::Launch& launch) const {
+  for (const HeldCopies::Whole& whole : CopiesFor(launch)) {
+    const AttemptId& id = whole.info.id;
+    if (id.epoch.value() != launch.epoch()) continue;
+    if (HoldsAll(launch, id.epoch.value(), id.attempt.value())) return OkStatus();
+  }
+  return FailedPrecondition("node " + options_.name + " holds no complete copy of epoch " +
+                            std::to_string(launch.epoch()) + " of job " + launch.job());
+}
+
+Status Agent::StartDrain(const JobKey& key, const v1::Launch& launch) {
+  const auto [entry, fresh] = jobs_.try_emplace(key);
+  LocalJob& job = entry->second;
+  job.launch = launch;
+  if (fresh) {
+    job.report.set_job(launch.job());
+    job.report.set_epoch(launch.epoch());
+    job.report.set_node_rank(launch.node_rank());
+    job.report.set_state(v1::NODE_JOB_RELEASED);
+  }
+  job.kill_reason.clear();
+  job.drain_words.clear();
+  job.report.set_drain_op(launch.op_id());
+  job.report.set_run_ended(false);
+  job.report.clear_gang_address();
+  Status started = state_.SaveLaunch(launch);  // I5
+  if (started.ok()) started = state_.RemoveResult(key.first, key.second);
+  if (started.ok()) started = state_.SaveReport(job.report);
+  if (started.ok()) started = StartRun(&job);
+  job.ended = !started.ok();
+  job.report.set_run_ended(job.ended);
+  if (!started.ok()) return started;
+  LogInfo(Name(launch) + " is written by process " + std::to_string(job.run.pid()));
+  WatchRun(key, &job);
+  return OkStatus();
 }
 
 void Agent::WatchRun(const JobKey& key, LocalJob* job) {
@@ -215,14 +284,26 @@ void Agent::OnLeftoversEnded(const JobKey& key, const std::string& how, const St
   job.ended = true;
   ledger_.EndGrant(key);
   job.ranks.clear();
+  if (job.next_drain != nullptr && !job.forget) {
+    const std::unique_ptr<v1::Launch> drain = std::move(job.next_drain);
+    const Status started = StartDrain(key, *drain);
+    if (started.ok()) return SendReport(job);
+    job.drain_words = started.message();
+  }
   CloseReport(&job, how);
   if (job.forget) Erase(key);
 }
 
 // The last report of a launch: what its ckpt-run said, completed by what is known without it.
 void Agent::CloseReport(LocalJob* job, const std::string& how) {
+  const JobKey key = KeyOf(*job);
+  // Its last words may not have come by the socket: this agent was away.
+  Result<v1::JobReport> result = state_.LoadResult(key.first, key.second);
+  if (result.ok()) TakeJobReport(job, std::move(*result));
   v1::JobReport& report = job->report;
   AddHeldCopies(job);
+  MarkLostCopies(job, how);
+  report.set_run_ended(true);
   report.clear_rank_pids();
   const std::string log = RunLogPath(state_, job->launch);
   if (!IsOver(report.state())) {
@@ -237,7 +318,8 @@ void Agent::CloseReport(LocalJob* job, const std::string& how) {
   }
   for (v1::CopyState& copy : *report.mutable_copies()) {
     if (!copy.durable() && copy.failure().empty()) {
-      copy.set_failure("ckpt-run " + how + " before it was durable");
+      copy.set_failure("ckpt-run " + how + " before it was durable" +
+                       (job->drain_words.empty() ? "" : ": " + job->drain_words));
     }
   }
   for (const auto& [op_id, command] : std::exchange(job->unanswered, {})) {
@@ -258,8 +340,9 @@ void Agent::OnStop(const v1::CoordinatorMsg& message) {
   const uint64_t op_id = OpIdOf(message);
   const std::string& name = stop ? message.stop().job() : message.save().job();
   const uint64_t epoch = stop ? message.stop().epoch() : message.save().epoch();
-  if (AnswerAgain(op_id)) return;
   LocalJob* job = FindJob(name, epoch);
+  if (stop && message.stop().kind() == v1::STOP_WITHDRAW) return OnWithdraw(job, message);
+  if (AnswerAgain(op_id)) return;
   if (job == nullptr || job->ended) {
     return AnswerCommand(op_id, name, epoch,
                          NotFound("job " + name + " epoch " + std::to_string(epoch) +
@@ -277,6 +360,9 @@ void Agent::OnKill(LocalJob* job, const v1::CoordinatorMsg& message) {
   const v1::Stop& stop = message.stop();
   job->kill_reason = "ordered by " + (stop.source().empty() ? "the coordinator" : stop.source());
   AnswerCommand(stop.op_id(), key.first, key.second, OkStatus());
+  const bool writes = job->next_drain != nullptr || job->launch.drain();
+  job->next_drain.reset();
+  if (writes) return KillRun(key);
   if (IsOver(job->report.state())) return;  // only its writers are left
   if (job->connection == 0) return KillRun(key);
   Forward(job, message);
@@ -286,6 +372,24 @@ void Agent::OnKill(LocalJob* job, const v1::CoordinatorMsg& message) {
     const LocalJob* late = FindJob(key.first, key.second);
     if (late != nullptr && !IsOver(late->report.state())) KillRun(key);
   });
+}
+
+// Of an order that has not left this agent nothing more is heard; a gang that has it decides.
+void Agent::OnWithdraw(LocalJob* job, const v1::CoordinatorMsg& message) {
+  const v1::Stop& stop = message.stop();
+  if (job == nullptr || job->ended) return;
+  const size_t waiting =
+      std::erase_if(job->waiting, [&](const auto& other) { return OpIdOf(other) == stop.op_id(); });
+  const bool told = job->unanswered.contains(stop.op_id()) || results_.contains(stop.op_id());
+  if (waiting != 0 || !told) {
+    return AnswerCommand(stop.op_id(), stop.job(), stop.epoch(),
+                         Cancelled("withdrawn before it was passed on"));
+  }
+  if (job->connection == 0) return job->waiting.push_back(message);
+  const wire::Command command{message.SerializeAsString()};
+  const Status sent =
+      runs_->Send(job->connection, {static_cast<uint32_t>(next_request_++), command});
+  if (!sent.ok()) LogWarning(Name(job->launch) + ": " + sent.ToString());
 }
 
 void Agent::KillRun(const JobKey& key) {
@@ -304,7 +408,8 @@ void Agent::Forward(LocalJob* job, const v1::CoordinatorMsg& message) {
     if (!known) job->waiting.push_back(message);  // until it has connected
     return;
   }
-  if (!results_.contains(op_id)) job->unanswered[op_id] = message;
+  const bool withdraws = message.has_stop() && message.stop().kind() == v1::STOP_WITHDRAW;
+  if (!results_.contains(op_id) && !withdraws) job->unanswered[op_id] = message;
   const auto request = static_cast<uint32_t>(next_request_++);
   const Status sent =
       runs_->Send(job->connection, {request, wire::Command{message.SerializeAsString()}});
@@ -324,6 +429,9 @@ void Agent::OnForget(const v1::Forget& forget) {
   if (job == nullptr) return;
   if (job->ended) return Erase(KeyOf(*job));
   job->forget = true;
+  if (!job->launch.drain()) return;
+  job->kill_reason = "what it writes is not wanted any more";
+  KillRun(KeyOf(*job));
 }
 
 void Agent::Erase(const JobKey& key) {

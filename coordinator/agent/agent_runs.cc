@@ -1,5 +1,6 @@
 // What ckpt-runs say to their agent, the memory they hand over, and copies from other nodes.
 #include <algorithm>
+#include <set>
 
 #include "coordinator/agent/agent.h"
 #include "libckpt/base/log.h"
@@ -163,6 +164,7 @@ bool Agent::OnReport(LocalJob* job, const wire::Report& report) {
 
 // A ckpt-run speaks for its own launch only, whatever it writes.
 void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
+  if (job->launch.drain()) return TakeDrainReport(job, report);
   report.set_job(job->launch.job());
   report.set_epoch(job->launch.epoch());
   report.set_node_rank(job->launch.node_rank());
@@ -182,6 +184,61 @@ void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
     if (!saved.ok()) LogError("storing a report: " + saved.ToString());
   }
   SendReport(*job);
+}
+
+// A drain tells of copies and of where its gang meets; how the launch ended is known already.
+void Agent::TakeDrainReport(LocalJob* job, const v1::JobReport& report) {
+  job->report.set_gang_address(report.gang_address());
+  job->drain_words = report.message();
+  bool news = false;
+  for (const v1::CopyState& said : report.copies()) {
+    auto& copies = *job->report.mutable_copies();
+    auto known = std::find_if(copies.begin(), copies.end(), [&](const v1::CopyState& copy) {
+      return copy.epoch() == said.epoch() && copy.attempt() == said.attempt();
+    });
+    if (known == copies.end()) {
+      if (copies.size() >= static_cast<int>(kCopiesMax)) continue;
+      copies.Add();
+      known = std::prev(copies.end());
+    }
+    news = news || known->durable() != said.durable();
+    *known = said;
+    if (known->staged_gang() && known->ram_nodes().empty()) known->add_ram_nodes(options_.name);
+  }
+  if (news) {
+    const Status saved = state_.SaveReport(job->report);
+    if (!saved.ok()) LogError("storing a report: " + saved.ToString());
+  }
+  SendReport(*job);
+}
+
+// Of all ranks that the launch has here.
+bool Agent::HoldsAll(const v1::Launch& launch, uint64_t epoch, uint32_t attempt) const {
+  std::set<uint32_t> ranks;
+  for (const HeldCopies::Whole& whole : CopiesFor(launch)) {
+    const bool same =
+        whole.info.id.epoch.value() == epoch && whole.info.id.attempt.value() == attempt;
+    const uint32_t rank = whole.info.rank;
+    const bool here =
+        rank >= launch.first_rank() && rank - launch.first_rank() < launch.rank_count();
+    if (same && here) ranks.insert(rank);
+  }
+  return ranks.size() == launch.rank_count();
+}
+
+// What reports of an agent before this one called "in RAM" went with it, unless a ckpt-run brought
+// it again.
+void Agent::MarkLostCopies(LocalJob* job, const std::string& how) {
+  for (v1::CopyState& copy : *job->report.mutable_copies()) {
+    if (!copy.staged_gang() || HoldsAll(job->launch, copy.epoch(), copy.attempt())) continue;
+    copy.set_staged_gang(false);
+    copy.clear_ram_nodes();
+    if (copy.durable()) continue;
+    copy.set_lost(true);
+    copy.set_failure("no longer in RAM of node " + options_.name + ": ckpt-run " + how);
+    LogError(Name(KeyOf(*job)) + ": step " + std::to_string(copy.step()) +
+             " is lost: " + copy.failure());
+  }
 }
 
 // A copy that is complete in RAM here but in no report: its ckpt-run died before it could say so.

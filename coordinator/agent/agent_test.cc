@@ -463,6 +463,150 @@ TEST_F(AgentTest, AFetchThatDoesNotFitTheBudgetSaysSo) {
   EXPECT_NE(AwaitResult("b", 131).error().find("TLS"), std::string::npos);
 }
 
+v1::CoordinatorMsg DrainMsg(const std::string& mode, uint64_t op_id) {
+  v1::CoordinatorMsg message;
+  v1::Launch* launch = message.mutable_launch();
+  launch->set_job("job");
+  launch->set_epoch(1);
+  launch->set_op_id(op_id);
+  launch->set_nnodes(1);
+  launch->set_rank_count(2);
+  launch->set_token("drain-token");
+  launch->set_drain(true);
+  launch->mutable_spec()->add_command(mode);
+  return message;
+}
+
+TEST_F(AgentTest, ADrainWritesWhatACkptRunDidNotLiveToWrite) {
+  Node& node = AddNode("a");
+  ASSERT_TRUE(coordinator_->Send("a", DrainMsg("run", 200)));
+  EXPECT_NE(AwaitResult("a", 200).error().find("holds no complete copy"), std::string::npos);
+  ASSERT_TRUE(coordinator_->Send("a", LaunchMsg("crash", 1, 101)));
+  ASSERT_TRUE(coordinator_->Await("a", [](const auto& m) {
+    return m.has_job() && m.job().run_ended() && !m.job().copies().empty();
+  }));
+  ASSERT_TRUE(coordinator_->Send("a", DrainMsg("run", 201)));
+  EXPECT_TRUE(AwaitResult("a", 201).accepted());
+  v1::AgentMsg found;
+  ASSERT_TRUE(coordinator_->Await(
+      "a",
+      [](const auto& m) { return m.has_job() && m.job().drain_op() == 201 && m.job().run_ended(); },
+      &found));
+  EXPECT_EQ(found.job().state(), v1::NODE_JOB_FAILED) << "how the launch ended is not changed";
+  EXPECT_EQ(found.job().gang_address(), "drain:1");
+  ASSERT_EQ(found.job().copies_size(), 1);
+  EXPECT_TRUE(found.job().copies(0).durable());
+  EXPECT_EQ(found.job().copies(0).failure(), "");
+  EXPECT_EQ(node->held().WholeOf("job").size(), 2u) << "and stays in RAM";
+  // The same order again, also to an agent that has restarted: nothing is started.
+  ASSERT_TRUE(coordinator_->Send("a", DrainMsg("run", 201)));
+  EXPECT_EQ(Processes("a", 1), 0u);
+  EXPECT_EQ(Launched("a", "run", 2).message(), "adopted 2");
+}
+
+TEST_F(AgentTest, ADrainThatIsStuckIsReplacedAndKilled) {
+  AddNode("a");
+  ASSERT_TRUE(coordinator_->Send("a", LaunchMsg("crash", 1, 101)));
+  const auto says = [&](uint64_t op_id, bool ended) {
+    return coordinator_->Await("a", [&](const auto& m) {
+      return m.has_job() && m.job().drain_op() == op_id && m.job().run_ended() == ended &&
+             !m.job().copies().empty();
+    });
+  };
+  ASSERT_TRUE(says(0, true));
+  ASSERT_TRUE(coordinator_->Send("a", DrainMsg("stuck", 201)));
+  ASSERT_TRUE(says(201, false));
+  ASSERT_TRUE(coordinator_->Send("a", DrainMsg("stuck", 202)));
+  ASSERT_TRUE(says(202, false));
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 203, v1::STOP_KILL)));
+  ASSERT_TRUE(says(202, true));
+  EXPECT_EQ(Processes("a", 1), 0u);
+}
+
+TEST_F(AgentTest, CopiesThatWentWithTheAgentAndItsCkptRunAreCalledLost) {
+  Node& node = AddNode("a");
+  ASSERT_TRUE(coordinator_->Send("a", LaunchMsg("crash", 1, 101)));
+  ASSERT_TRUE(coordinator_->Await("a", [](const auto& m) {
+    return m.has_job() && m.job().run_ended() && !m.job().copies().empty();
+  }));
+  node.Stop();
+  coordinator_->Clear();
+  node.Start();
+  v1::AgentMsg found;
+  ASSERT_TRUE(coordinator_->Await(
+      "a", [](const auto& m) { return m.has_job() && m.job().run_ended(); }, &found));
+  ASSERT_EQ(found.job().copies_size(), 1);
+  EXPECT_TRUE(found.job().copies(0).lost());
+  EXPECT_FALSE(found.job().copies(0).staged_gang());
+  EXPECT_NE(found.job().copies(0).failure().find("no longer in RAM of node a"), std::string::npos);
+}
+
+TEST_F(AgentTest, AJobThatFinishesWhileItsAgentIsAwayHasFinished) {
+  Node& node = AddNode("a");
+  Launched("a", "finish", 1);
+  node.Stop();
+  coordinator_->Clear();
+  const Deadline deadline("the fake run to end", std::chrono::seconds(60));
+  while (Processes("a", 1) != 0 && !deadline.Expired()) std::this_thread::yield();
+  node.Start();
+  v1::AgentMsg found;
+  ASSERT_TRUE(coordinator_->Await(
+      "a", [](const auto& m) { return m.has_job() && m.job().run_ended(); }, &found));
+  EXPECT_EQ(found.job().state(), v1::NODE_JOB_FINISHED) << found.job().message();
+}
+
+TEST_F(AgentTest, WhatWasPromisedToALaunchIsPromisedAfterARestartToo) {
+  Node& node = AddNode("a", 64 << 20);
+  Launched("a", "deaf", 1);  // half of the slots: half of the budget
+  node.Stop();
+  coordinator_->Clear();
+  node.Start();
+  ASSERT_TRUE(coordinator_->Await("a", [](const auto& m) { return m.has_node(); }));
+  v1::CoordinatorMsg launch = LaunchMsg("budget", 1, 300);
+  launch.mutable_launch()->set_job("other");
+  launch.mutable_launch()->mutable_spec()->set_state_bytes_per_rank(uint64_t{1} << 30);
+  ASSERT_TRUE(coordinator_->Send("a", launch));
+  v1::AgentMsg found;
+  ASSERT_TRUE(coordinator_->Await(
+      "a",
+      [](const auto& m) {
+        return m.has_job() && m.job().job() == "other" && m.job().state() == v1::NODE_JOB_RUNNING;
+      },
+      &found));
+  EXPECT_LE(std::stoull(found.job().resumed_from()), uint64_t{32} << 20) << "its --staging-budget";
+  const std::string mark = LaunchMark("other", 1, dir_ + "/a/agent.sock");
+  EXPECT_TRUE(os::KillProcessesWithEnv(mark, Deadline("end", std::chrono::seconds(60))).ok());
+}
+
+TEST_F(AgentTest, ADamagedRecordIsNamedAndWhatIsLeftOfItIsEnded) {
+  Node& node = AddNode("a");
+  Launched("a", "run", 1);
+  node.Stop();
+  ASSERT_TRUE(os::ReplaceFile(Fs(), dir_ + "/a/jobs/job.e1/launch", "\xff torn").ok());
+  ASSERT_TRUE(Fs().MakeDirs(dir_ + "/a/jobs/lost+found").ok());
+  coordinator_->Clear();
+  node.Start();
+  v1::AgentMsg found;
+  ASSERT_TRUE(coordinator_->Await(
+      "a", [](const auto& m) { return m.has_job() && m.job().run_ended(); }, &found));
+  EXPECT_EQ(found.job().state(), v1::NODE_JOB_FAILED);
+  EXPECT_NE(found.job().message().find("launch is damaged"), std::string::npos)
+      << found.job().message();
+  EXPECT_EQ(Processes("a", 1), 0u);
+}
+
+TEST_F(AgentTest, AnOrderThatIsWithdrawnBeforeItWasPassedOnIsRefused) {
+  AddNode("a");
+  Launched("a", "run", 1);
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 110, v1::STOP_WITHDRAW)));
+  EXPECT_NE(AwaitResult("a", 110).error().find("withdrawn"), std::string::npos);
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 110, v1::STOP_SUSPEND)));
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 111, v1::STOP_KILL)));
+  v1::JobReport failed;
+  ASSERT_TRUE(AwaitState("a", 1, v1::NODE_JOB_FAILED, &failed));
+  EXPECT_EQ(failed.op_id(), 111u) << "the suspend that overtook its withdrawal did nothing";
+}
+
 TEST(MeasureMemcpy, IsPlausible) {
   const Result<double> gbps = MeasureMemcpyGbps();
   ASSERT_TRUE(gbps.ok());

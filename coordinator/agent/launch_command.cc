@@ -91,6 +91,8 @@ os::SpawnOptions LaunchCommand(const v1::Launch& launch, const AgentOptions& opt
   }
   add("--staging-budget", std::to_string(staging_budget_bytes));
   add("--log-dir", paths.log_dir);
+  add("--result", paths.result);
+  if (launch.drain()) argv.emplace_back("--drain");
   if (spec.save_every() != 0) add("--save-every", std::to_string(spec.save_every()));
   argv.emplace_back("--");
   argv.insert(argv.end(), spec.command().begin(), spec.command().end());

@@ -18,6 +18,7 @@ std::string LaunchMark(const std::string& job, uint64_t epoch, const std::string
 struct LaunchPaths {
   std::string socket;   // CKPT_AGENT
   std::string log_dir;  // of the job
+  std::string result;   // where it leaves its last report
 };
 
 // A session of its own: it outlives the agent. stdout and stderr are the caller's to set.

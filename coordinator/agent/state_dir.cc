@@ -1,7 +1,9 @@
 #include "coordinator/agent/state_dir.h"
 
+#include <charconv>
 #include <sstream>
 
+#include "libckpt/base/ids.h"
 #include "libckpt/os/file.h"
 
 namespace ckpt::agent {
@@ -19,8 +21,26 @@ Status Load(const std::string& path, Message* message) {
   return OkStatus();
 }
 
+// "<job>.e<epoch>"
+bool ParseName(const std::string& name, StoredLaunch* stored) {
+  const size_t dot = name.rfind(".e");
+  if (dot == std::string::npos || dot == 0) return false;
+  const char* end = name.data() + name.size();
+  uint64_t epoch = 0;
+  const auto parsed = std::from_chars(name.data() + dot + 2, end, epoch);
+  if (parsed.ec != std::errc() || parsed.ptr != end || epoch == 0) return false;
+  stored->launch.set_job(name.substr(0, dot));
+  stored->launch.set_epoch(epoch);
+  return CheckName("job", stored->launch.job()).ok();
+}
+
 Status LoadOne(const std::string& dir, StoredLaunch* stored) {
-  CKPT_RETURN_IF_ERROR(Load(dir + "/launch", &stored->launch));
+  v1::Launch launch;
+  CKPT_RETURN_IF_ERROR(Load(dir + "/launch", &launch));
+  if (launch.job() != stored->launch.job() || launch.epoch() != stored->launch.epoch()) {
+    return DataLoss(dir + "/launch is of another launch");
+  }
+  stored->launch = std::move(launch);
   const Status report = Load(dir + "/report", &stored->report);
   if (!report.ok() && report.code() != Code::kNotFound) return report;
   const Result<std::string> process = os::ReadFile(Fs(), dir + "/process", kFileBytesMax);
@@ -88,6 +108,18 @@ Status StateDir::SaveReport(const v1::JobReport& report) const {
                          report.SerializeAsString());
 }
 
+Result<v1::JobReport> StateDir::LoadResult(const std::string& job, uint64_t epoch) const {
+  v1::AgentMsg message;
+  CKPT_RETURN_IF_ERROR(Load(result_path(job, epoch), &message));
+  if (!message.has_job()) return DataLoss(result_path(job, epoch) + " holds no report");
+  return std::move(*message.mutable_job());
+}
+
+Status StateDir::RemoveResult(const std::string& job, uint64_t epoch) const {
+  const Status removed = Fs().Unlink(result_path(job, epoch));
+  return removed.code() == Code::kNotFound ? OkStatus() : removed;
+}
+
 Status StateDir::RemoveLaunch(const std::string& job, uint64_t epoch) const {
   return Fs().RemoveTree(DirOf(job, epoch));
 }
@@ -98,12 +130,13 @@ Result<std::vector<StoredLaunch>> StateDir::LoadLaunches(std::vector<std::string
   for (const os::DirEntry& entry : entries) {
     if (entry.type != os::FileType::kDirectory) continue;
     StoredLaunch stored;
-    const Status status = LoadOne(os::JoinPath(path_ + "/jobs", entry.name), &stored);
-    if (status.ok()) {
-      launches.push_back(std::move(stored));
-    } else {
-      problems->push_back(entry.name + ": " + status.ToString());
+    if (!ParseName(entry.name, &stored)) {
+      problems->push_back(path_ + "/jobs/" + entry.name + " is no launch of an agent: left alone");
+      continue;
     }
+    const Status status = LoadOne(os::JoinPath(path_ + "/jobs", entry.name), &stored);
+    if (!status.ok()) stored.problem = status.message();
+    launches.push_back(std::move(stored));
   }
   return launches;
 }

@@ -2,7 +2,8 @@
 // has seen, and the launches it has made. Small files, replaced as one step.
 //
 //   STATE/cluster                    "<cluster id> <term>"
-//   STATE/jobs/<job>.e<epoch>/       launch, report (protobuf), process "<pid> <start ticks>"
+//   STATE/jobs/<job>.e<epoch>/       launch, report (protobuf), process "<pid> <start ticks>",
+//                                    result: the last report of a ckpt-run, written by itself
 //   STATE/logs/<job>/                run.e<epoch>.log of ckpt-run; e<epoch>/rank<r>.log of ranks
 //   STATE/agent.sock
 #pragma once
@@ -30,6 +31,7 @@ struct ProcessIdentity {
 struct StoredLaunch {
   v1::Launch launch;
   v1::JobReport report;     // empty job: none yet
+  std::string problem;      // not empty: only its name and epoch are known, and why
   ProcessIdentity process;  // pid 0: never started
 };
 
@@ -48,8 +50,15 @@ class StateDir {
   Status SaveLaunch(const v1::Launch& launch) const;
   Status SaveProcess(const std::string& job, uint64_t epoch, const ProcessIdentity& process) const;
   Status SaveReport(const v1::JobReport& report) const;
+  std::string result_path(const std::string& job, uint64_t epoch) const {
+    return DirOf(job, epoch) + "/result";
+  }
+  // What its ckpt-run wrote as it left: kNotFound if it did not live to.
+  Result<v1::JobReport> LoadResult(const std::string& job, uint64_t epoch) const;
+  Status RemoveResult(const std::string& job, uint64_t epoch) const;
   Status RemoveLaunch(const std::string& job, uint64_t epoch) const;
-  // Unreadable ones are left out and named in `problems`.
+  // One that is damaged comes with its `problem`; what is no launch's is left alone and named in
+  // `problems`.
   Result<std::vector<StoredLaunch>> LoadLaunches(std::vector<std::string>* problems) const;
 
  private:

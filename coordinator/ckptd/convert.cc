@@ -16,6 +16,7 @@ core::CopyState FromProto(const v1::CopyState& in) {
   copy.bytes = in.bytes();
   copy.bytes_durable = in.bytes_durable();
   copy.failure = in.failure();
+  copy.lost = in.lost();
   return copy;
 }
 
@@ -49,7 +50,7 @@ core::JobSpec FromProto(const v1::JobSpec& in) {
   spec.state_bytes_per_rank = in.state_bytes_per_rank();
   spec.save_every = in.save_every();
   spec.min_runtime_ms = in.min_runtime_ms();
-  spec.restarts_max = in.restarts_max();
+  if (in.has_restarts_max()) spec.restarts_max = in.restarts_max();
   spec.max_price = in.max_price();
   return spec;
 }
@@ -92,6 +93,8 @@ core::JobReport FromProto(const v1::JobReport& in) {
   report.suspend_failed = in.suspend_failed();
   report.resumed_from = in.resumed_from();
   report.first_step_ns = in.first_step_ns();
+  report.run_ended = in.run_ended();
+  report.drain_op = in.drain_op();
   return report;
 }
 
@@ -117,7 +120,7 @@ void ToProto(const core::JobSpec& spec, v1::JobSpec* out) {
   out->set_state_bytes_per_rank(spec.state_bytes_per_rank);
   out->set_save_every(spec.save_every);
   out->set_min_runtime_ms(spec.min_runtime_ms);
-  out->set_restarts_max(spec.restarts_max);
+  if (spec.restarts_max) out->set_restarts_max(*spec.restarts_max);
   out->set_max_price(spec.max_price);
 }
 
@@ -131,6 +134,7 @@ void ToProto(const core::CopyState& copy, v1::CopyState* out) {
   out->set_bytes(copy.bytes);
   out->set_bytes_durable(copy.bytes_durable);
   out->set_failure(copy.failure);
+  out->set_lost(copy.lost);
 }
 
 void ToProto(const core::PhaseTimes& times, v1::PhaseTimes* out) {
@@ -167,6 +171,8 @@ void ToProto(const core::Operation& operation, v1::Operation* out) {
     progress->set_job(victim.job);
     progress->set_phase(std::string(core::PhaseName(victim.phase)));
     ToProto(victim.times, progress->mutable_times());
+    progress->set_lost_gpu_seconds(victim.lost_gpu_seconds);
+    progress->set_lost_steps(victim.lost_steps);
   }
   out->set_started_ns(operation.started_ns);
   out->set_granted_ns(operation.granted_ns);
@@ -193,6 +199,7 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_grant_seconds(plan.grant_seconds);
   ToProto(plan.placement, out->mutable_placement());
   for (const std::string& why : plan.rejected) out->add_rejected(why);
+  for (const std::string& warning : plan.warnings) out->add_warnings(warning);
 }
 
 void ToProto(const core::EventRecord& event, v1::Event* out) {
@@ -236,6 +243,8 @@ void ToProto(const core::Core& core, const core::Job& job, v1::Job* out) {
   out->set_resumed_from(job.resumed_from);
   out->set_state_bytes(job.state_bytes);
   out->set_op_id(job.op_id);
+  out->set_lost_steps(job.lost_steps);
+  out->set_drain(core.DrainInWords(job));
 }
 
 void ToProto(const core::Core& core, const core::Node& node, v1::Node* out) {
@@ -273,6 +282,7 @@ void Fill(const core::Launch& launch, const std::string&, v1::CoordinatorMsg* ms
   out->set_token(launch.token);
   out->set_listen_host(launch.listen_host);
   out->set_job_id(launch.job_id);
+  out->set_drain(launch.drain);
 }
 
 void Fill(const core::Stop& stop, const std::string&, v1::CoordinatorMsg* msg) {
@@ -280,7 +290,7 @@ void Fill(const core::Stop& stop, const std::string&, v1::CoordinatorMsg* msg) {
   out->set_job(stop.job);
   out->set_epoch(stop.epoch);
   out->set_op_id(stop.op_id);
-  out->set_kind(stop.kill ? v1::STOP_KILL : v1::STOP_SUSPEND);
+  out->set_kind(stop.kill ? v1::STOP_KILL : stop.withdraw ? v1::STOP_WITHDRAW : v1::STOP_SUSPEND);
   out->set_deadline_ms(stop.deadline_ms);
   out->set_source(stop.source);
 }

@@ -92,7 +92,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Quote(Context* context,
                                                     const v1::QuoteRequest* request,
                                                     v1::Plan* out) {
   return OnLoop(context, [this, request, out]() -> Status {
-    CKPT_ASSIGN_OR_RETURN(const core::Reply reply, loop_->Apply(core::Quote{request->job()}));
+    CKPT_ASSIGN_OR_RETURN(const core::Reply reply,
+                          loop_->Apply(core::Quote{request->job(), request->deadline_ms()}));
     ToProto(reply.plan, out);
     return OkStatus();
   });
@@ -116,6 +117,12 @@ grpc::ServerUnaryReactor* CoordinatorService::Checkpoint(Context* context, const
 grpc::ServerUnaryReactor* CoordinatorService::Cancel(Context* context, const v1::StopRequest* r,
                                                      v1::Operation* out) {
   return Operate(context, StopFromProto<core::Cancel>(*r), out);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Withdraw(Context* context,
+                                                       const v1::WithdrawRequest* r,
+                                                       v1::Operation* out) {
+  return Operate(context, core::Withdraw{r->op_id()}, out);
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Resume(Context* context, const v1::ResumeRequest* r,

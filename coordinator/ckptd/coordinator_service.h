@@ -23,6 +23,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   Unary* Checkpoint(Context*, const v1::StopRequest*, v1::Operation*) override;
   Unary* Migrate(Context*, const v1::MigrateRequest*, v1::Operation*) override;
   Unary* Cancel(Context*, const v1::StopRequest*, v1::Operation*) override;
+  Unary* Withdraw(Context*, const v1::WithdrawRequest*, v1::Operation*) override;
   Unary* GetOperation(Context*, const v1::GetOperationRequest*, v1::Operation*) override;
   Unary* ReadLog(Context*, const v1::ReadLogRequest*, v1::ReadLogResponse*) override;
   grpc::ServerWriteReactor<v1::Event>* WatchEvents(Context*,

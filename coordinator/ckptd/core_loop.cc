@@ -1,7 +1,10 @@
 #include "coordinator/ckptd/core_loop.h"
 
+#include <algorithm>
+
 #include "coordinator/ckptd/convert.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 
 namespace ckpt::ckptd {
@@ -14,16 +17,25 @@ constexpr int64_t kLogWaitNs = 10'000'000'000;
 
 core::Time Now() { return {BoottimeNs(), WallNs()}; }
 
-core::Options CoreOptions() {
+core::Options CoreOptions(int64_t heartbeat_ms) {
   core::Options options;
+  options.quiet_ns = std::max(options.quiet_ns, 4 * heartbeat_ms * 1'000'000);
   options.mint_token = [] { return JobId::Random().ToString(); };
   return options;
+}
+
+// An arrow of a transaction.
+bool HasOperation(const std::vector<core::Write>& writes) {
+  return std::any_of(writes.begin(), writes.end(),
+                     [](const core::Write& write) { return write.key.starts_with("op/"); });
 }
 
 }  // namespace
 
 CoreLoop::CoreLoop(Options options, std::unique_ptr<store::StateStore> store)
-    : options_(std::move(options)), store_(std::move(store)), core_(CoreOptions()) {}
+    : options_(std::move(options)),
+      store_(std::move(store)),
+      core_(CoreOptions(options_.heartbeat_ms)) {}
 
 CoreLoop::~CoreLoop() { Stop(); }
 
@@ -128,7 +140,7 @@ void CoreLoop::DropSilentLinks() {
 Result<core::Reply> CoreLoop::Apply(const core::Event& event) {
   CKPT_RETURN_IF_ERROR(CheckStored());
   core::Actions actions = core_.Step(Now(), event);
-  Status stored = store_->Commit(actions.writes);
+  Status stored = Commit(actions.writes);
   if (!stored.ok()) {
     Fatal(stored);
     return std::move(stored).Annotate("storing the outcome").MaybeApplied();
@@ -137,6 +149,14 @@ Result<core::Reply> CoreLoop::Apply(const core::Event& event) {
   if (!actions.reply) return core::Reply{};
   if (!actions.reply->status.ok()) return actions.reply->status;
   return std::move(*actions.reply);
+}
+
+Status CoreLoop::Commit(const std::vector<core::Write>& writes) {
+  if (!HasOperation(writes)) return store_->Commit(writes);
+  CKPT_FAULT("ckptd.operation.before_commit");
+  CKPT_RETURN_IF_ERROR(store_->Commit(writes));
+  CKPT_FAULT("ckptd.operation.after_commit");
+  return OkStatus();
 }
 
 Status CoreLoop::CheckStored() const {

@@ -95,6 +95,7 @@ class CoreLoop {
   void RunTasks(std::deque<std::function<void()>> tasks);
   void OnTick();
   void DropSilentLinks();
+  Status Commit(const std::vector<core::Write>& writes);
   void Publish(const core::Actions& actions);
   void ReleaseWaiters(bool all);
   void WakeWatchers();

@@ -42,6 +42,14 @@ Placement PlacementOf(const Job& job) {
   return placement;
 }
 
+namespace {
+bool IsMemberNode(const Job& job, const std::string& node) {
+  return std::any_of(job.members.begin(), job.members.end(),
+                     [&](const Member& member) { return member.place.node == node; });
+}
+}  // namespace
+
+// A copy of which one node has lost its part is no gang-wide copy.
 std::vector<CopyState> MergedCopies(const Job& job) {
   std::map<std::array<int64_t, 3>, CopyState> merged;
   for (const auto& [from, copies] : job.copies) {
@@ -52,6 +60,7 @@ std::vector<CopyState> MergedCopies(const Job& job) {
       out.step = copy.step;
       out.staged_gang |= copy.staged_gang;
       out.durable |= copy.durable;
+      out.lost |= copy.lost && IsMemberNode(job, from.first);
       out.bytes = std::max(out.bytes, copy.bytes);
       out.bytes_durable = std::max(out.bytes_durable, copy.bytes_durable);
       if (out.failure.empty()) out.failure = copy.failure;
@@ -62,6 +71,7 @@ std::vector<CopyState> MergedCopies(const Job& job) {
   std::vector<CopyState> result;
   for (auto it = merged.rbegin(); it != merged.rend(); ++it) {
     auto& nodes = it->second.ram_nodes;
+    it->second.staged_gang = it->second.staged_gang && !it->second.lost;
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     result.push_back(std::move(it->second));
@@ -129,6 +139,9 @@ void Core::Impl::RearmAfterRestart() {
   }
   for (auto& [name, job] : jobs_) {
     job.stop_deadline_ns = now_.boot_ns + job.stop_budget_ns;
+    job.drain.until_ns = now_.boot_ns + job.drain.wait_ns;
+    job.drain.progress_ns = now_.boot_ns;
+    draining_.insert(name);  // looked at once
     job.running_since_ns = std::min(job.running_since_ns, now_.boot_ns);
     job.last_copy_ns = std::min(job.last_copy_ns, now_.boot_ns);
     if (IsLive(job.state)) stopping_.insert(name);
@@ -213,6 +226,7 @@ void Core::Impl::Settle() {
     settle_ = false;
     AdvanceOps();
     Schedule();
+    Drains();
   }
 }
 
@@ -346,8 +360,11 @@ std::vector<EventRecord> Core::EventsSince(uint64_t revision, size_t max) const 
   return {first, first + static_cast<ptrdiff_t>(count)};
 }
 
+std::string Core::DrainInWords(const Job& job) const { return impl_->DrainInWords(job); }
+
 bool Core::NeedsTicks() const {
-  return !impl_->running_ops_.empty() || !impl_->stopping_.empty() || !impl_->delayed_.empty();
+  return !impl_->running_ops_.empty() || !impl_->stopping_.empty() || !impl_->delayed_.empty() ||
+         !impl_->draining_.empty();
 }
 
 }  // namespace ckpt::core

@@ -15,6 +15,8 @@
 //     an operator who names the nodes says otherwise while that RAM is out of reach.
 // I4  Every operation ends: done, or failed with what undoes each victim's state.
 // I5  The same records and events give the same actions (tokens come from the injected source).
+// I6  A complete copy that is only in RAM, and that no ckpt-run writes any more, is written by a
+//     drain (drain.cc), again and again until it is durable, superseded, or its RAM is lost.
 #pragma once
 
 #include <functional>
@@ -39,6 +41,10 @@ struct Options {
   int64_t silence_ns = 15'000'000'000;      // a restarted agent that says nothing of a job
   int64_t starvation_ns = 300'000'000'000;  // after this nobody passes the head of the queue
   int64_t operation_kept_ns = 7 * 86'400'000'000'000;
+  int64_t quiet_ns = 4'000'000'000;  // a node that says nothing for so long may not hear either
+  int64_t drain_retry_min_ns = 5'000'000'000;  // doubles with each failure
+  int64_t drain_retry_max_ns = 300'000'000'000;
+  int64_t drain_stall_ns = 120'000'000'000;  // without a byte written: it is begun again
   size_t plans_max = 64;
   size_t events_max = 10'000;
 };
@@ -68,6 +74,8 @@ class Core {
   // kUnknown while a node that runs it is out of reach.
   JobState VisibleState(const Job& job) const;
   std::string VisibleReason(const Job& job) const;
+  // Why its copy in RAM is being written again, or when that is tried next; else empty.
+  std::string DrainInWords(const Job& job) const;
   // Newest first, merged over the nodes.
   std::vector<CopyState> Copies(const Job& job) const;
   // What a newcomer could get now: neither occupied nor held.

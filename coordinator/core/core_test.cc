@@ -68,8 +68,17 @@ class CoreTest : public testing::Test {
   void Wait(int64_t ns) {
     for (int64_t i = 0; i < 20; ++i) {
       now_ += ns / 20;
+      if (hearts_) Hearts();
       Do(Tick{});
     }
+  }
+
+  void Hearts() {
+    std::vector<std::string> names;
+    for (const auto& [name, node] : core_->nodes()) {
+      if (node.connected) names.push_back(name);
+    }
+    for (const std::string& name : names) Do(StagingUsed{name, 0});
   }
 
   static NodeInfo Info(const std::string& name, uint32_t slots) {
@@ -139,6 +148,7 @@ class CoreTest : public testing::Test {
   std::vector<Send> sends_;
   std::vector<std::string> kinds_;
   size_t writes_ = 0;
+  bool hearts_ = true;  // agents are alive
   int64_t now_ = 100 * kSecond;
 };
 

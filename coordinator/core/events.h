@@ -21,6 +21,7 @@ struct PutJob {
 };
 struct Quote {
   std::string job;
+  int64_t deadline_ms = 0;
 };
 struct Apply {
   uint64_t op_id = 0;
@@ -47,6 +48,10 @@ struct Migrate {
   std::string from_node;
   std::string to_node;
   int64_t deadline_ms = 0;
+};
+
+struct Withdraw {
+  uint64_t op_id = 0;  // of the operation that is taken back
 };
 
 // ---- in: what agents say, and time.
@@ -77,8 +82,8 @@ struct StagingUsed {
 struct Tick {};
 
 using Event =
-    std::variant<PutJob, Quote, Apply, Suspend, Resume, Checkpoint, Migrate, Cancel, NodeConnected,
-                 NodeLost, JobReported, Fetched, CommandAnswered, StagingUsed, Tick>;
+    std::variant<PutJob, Quote, Apply, Suspend, Resume, Checkpoint, Migrate, Cancel, Withdraw,
+                 NodeConnected, NodeLost, JobReported, Fetched, CommandAnswered, StagingUsed, Tick>;
 
 // ---- out: commands to agents. All carry (job, epoch, op_id) and may be repeated; the sender adds
 // cluster and term.
@@ -94,6 +99,7 @@ struct Launch {
   std::string token;
   std::string listen_host;
   std::string job_id;
+  bool drain = false;
 };
 struct Stop {
   std::string job;
@@ -102,6 +108,7 @@ struct Stop {
   bool kill = false;
   int64_t deadline_ms = 0;
   std::string source;
+  bool withdraw = false;  // the suspend of this op_id is not wanted any more
 };
 struct SaveNow {
   std::string job;

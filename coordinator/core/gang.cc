@@ -149,7 +149,15 @@ void Core::Impl::SendStop(Job& job, Member& member) {
   stop.kill = job.stop_kill;
   stop.deadline_ms = std::max<int64_t>(1, left_ms);
   stop.source = SourceOf(job.stop);
+  stop.withdraw = job.stop == StopPurpose::kUndo && !job.stop_kill;
   SendTo(member.place.node, std::move(stop));
+}
+
+// The suspend is not wanted any more. A gang that is past its barriers does not hear it: it is
+// launched again once it is released.
+void Core::Impl::TakeBackStop(Job& job) {
+  Edit(job.spec.name).stop = StopPurpose::kUndo;
+  for (Member& member : job.members) SendStop(job, member);
 }
 
 // The gang rolled back: it runs on as if nothing had been asked.
@@ -263,8 +271,7 @@ void Core::Impl::GangSuspended(Job& job, bool clean, const std::string& what) {
 
 void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
   const bool never_ran = job.running_since_ns == 0;
-  const uint32_t restarts_max =
-      job.spec.restarts_max == 0 ? kRestartsDefault : job.spec.restarts_max;
+  const uint32_t restarts_max = job.spec.restarts_max.value_or(kRestartsDefault);
   const Operation* op = FindOp(job.op_id);
   const bool moving = op != nullptr && op->kind == OperationKind::kMigrate &&
                       op->state == OperationState::kRunning && job.state == JobState::kStarting;
@@ -336,7 +343,9 @@ std::string Core::Impl::FallbackOf(const Job& job) const {
   for (const CopyState& copy : copies) {
     if (!copy.durable && !copy.staged_gang) continue;
     std::string where;
-    for (const std::string& node : copy.ram_nodes) where += " " + node;
+    for (const std::string& node : copy.ram_nodes) {
+      where += " " + node + (Connected(node) ? "" : " (out of reach)");
+    }
     return "resumes from step " + std::to_string(copy.step) +
            (copy.durable ? " (durable)" : ", in RAM of" + where + " only, not durable");
   }
@@ -353,8 +362,31 @@ double Core::Impl::BookLostWork(Job& job) {
     seconds = static_cast<double>(std::max<int64_t>(0, job.step - copy.step)) * job.step_seconds;
     break;
   }
+  const int64_t steps =
+      job.step_seconds > 0 ? static_cast<int64_t>(seconds / job.step_seconds + 0.5) : 0;
+  return BookLoss(job, steps, seconds, "computed again");
+}
+
+// In the job's record, and in that of the operation that it was part of.
+double Core::Impl::BookLoss(Job& job, int64_t steps, double seconds, const std::string& why) {
   const double lost = std::max(0.0, seconds) * job.spec.ranks;
+  if (lost <= 0 && steps <= 0) return 0;
+  Edit(job.spec.name);
   job.lost_gpu_seconds += lost;
+  job.lost_steps += std::max<int64_t>(0, steps);
+  EventRecord& line =
+      Emit("lost", &job,
+           Plural(static_cast<uint64_t>(std::max<int64_t>(0, steps)), "step") + ", " +
+               std::to_string(static_cast<int64_t>(lost)) + " GPU-seconds: " + why);
+  line.data["steps"] = std::to_string(steps);
+  line.data["gpu_seconds"] = std::to_string(lost);
+  if (Operation* op = FindOp(job.op_id)) {
+    for (VictimProgress& victim : EditOp(op->op_id).victims) {
+      if (victim.job != job.spec.name) continue;
+      victim.lost_gpu_seconds += lost;
+      victim.lost_steps += steps;
+    }
+  }
   return lost;
 }
 

@@ -6,6 +6,7 @@
 //   gang.cc        launching, stopping, and what becomes of a gang that is over
 //   schedule.cc    room, and who gets it
 //   operations.cc  the stored transactions
+//   drain.cc       copies that their ckpt-runs did not live to write
 //   quote.cc       victims and their price
 #pragma once
 
@@ -26,6 +27,7 @@ inline constexpr int64_t kSecondNs = 1'000'000'000;
 struct PlanEntry {
   Plan plan;
   uint64_t job_epoch = 0;  // of the newcomer
+  int64_t budget_ns = 0;   // as quoted
 };
 
 class Core::Impl {
@@ -64,6 +66,7 @@ class Core::Impl {
   Reply On(const Checkpoint& request);
   Reply On(const Migrate& request);
   Reply On(const Cancel& request);
+  Reply On(const Withdraw& request);
   Status CheckSpec(const JobSpec& spec) const;
   Status CheckFitsCluster(const JobSpec& spec) const;
   Status CheckMigrate(const Job& job, const Migrate& request) const;
@@ -78,6 +81,7 @@ class Core::Impl {
   Reply Done(Operation& op, std::string message);
 
   // --- reports.cc
+  void Heard(const std::string& node);
   void On(const NodeConnected& event);
   void On(const NodeLost& event);
   void On(const JobReported& event);
@@ -91,6 +95,7 @@ class Core::Impl {
   Member* AdoptMember(Job& job, const std::string& node, const JobReport& report);
   void FoldMember(Job& job, Member& member, const JobReport& report);
   void FoldCopies(Job& job, const std::string& node, const JobReport& report);
+  void CopiesLost(Job& job, const std::vector<CopyState>& before);
   void RememberDurable(Job& job, const std::vector<CopyState>& before);
   void FoldTimes(Job& job, const JobReport& report);
   void ForgetSuperseded(Job& job);
@@ -104,6 +109,7 @@ class Core::Impl {
   void BeginStop(Job& job, StopPurpose purpose, bool kill, int64_t budget_ns);
   void OrderKill(Job& job);
   void SendStop(Job& job, Member& member);
+  void TakeBackStop(Job& job);
   void SuspendFailed(Job& job, const std::string& message);
   void MemberFailed(Job& job, Member& member, const std::string& message);
   void FoldGang(Job& job);  // derives the job's state from its members'
@@ -113,10 +119,25 @@ class Core::Impl {
   void RestartOrFail(Job& job, const std::string& what);
   void EndJob(Job& job, JobState state, std::string reason);
   double BookLostWork(Job& job);
+  double BookLoss(Job& job, int64_t steps, double seconds, const std::string& why);
   std::string FailureOf(const Job& job) const;
   std::string FallbackOf(const Job& job) const;  // "goes on from step 100"
   void DelayStart(Job& job);
   bool RelaunchInPlace(Job& job);
+
+  // --- drain.cc
+  void Drains();
+  void ConsiderDrain(Job& job);
+  std::optional<CopyState> Undrained(const Job& job) const;
+  bool NobodyWrites(const Job& job, const CopyState& copy) const;
+  void StartDrain(Job& job, const CopyState& copy, const std::string& why);
+  void SendDrains(Job& job);
+  void FoldDrain(Job& job, const std::string& node, const JobReport& report);
+  void CheckDrain(Job& job);
+  void DrainFailed(Job& job, const std::string& why);
+  void EndDrain(Job& job);
+  void DrainAnswered(Job& job, const std::string& node, const CommandResult& result);
+  std::string DrainInWords(const Job& job) const;
 
   // --- schedule.cc
   std::vector<Room> Rooms(uint64_t without_op = 0) const;  // of connected nodes
@@ -151,21 +172,27 @@ class Core::Impl {
   void UndoVictim(VictimProgress& victim);
   void Overdue(Operation& op);
   void OverdueJobs();
+  std::string SilentNodes(const Job& job) const;  // comma-separated
+  std::string SilenceOf(const Operation& op) const;
 
   // --- quote.cc
   struct Candidate {
     const Job* job;
     VictimQuote quote;
   };
-  Result<Plan> MakePlan(const Job& newcomer);
-  VictimQuote PriceOf(const Job& victim) const;
+  Result<Plan> MakePlan(const Job& newcomer, int64_t budget_ns);
+  // budget_ns: what it is given to stop; 0: its default.
+  VictimQuote PriceOf(const Job& victim, int64_t budget_ns) const;
   // Why `victim` may not make room for `newcomer`; empty if it may.
   std::string WhyNot(const Job& victim, const Job& newcomer) const;
-  std::vector<Candidate> CandidatesFor(const Job& newcomer, std::vector<std::string>* rejected);
+  std::vector<Candidate> CandidatesFor(const Job& newcomer, int64_t budget_ns,
+                                       std::vector<std::string>* rejected);
   std::optional<Placement> PlacementWithout(const Job& newcomer,
                                             const std::vector<const Candidate*>& victims) const;
   double GrantSeconds(const std::vector<VictimQuote>& victims) const;
-  Status Revalidate(const PlanEntry& entry, Plan* fresh);
+  // Says that `victim` will not be staged within `budget_ns`, and what then; else empty.
+  std::string TooShort(const Job& victim, int64_t budget_ns) const;
+  Status Revalidate(const PlanEntry& entry, int64_t deadline_ms, Plan* fresh);
 
   // --- state
   Options options_;
@@ -181,6 +208,7 @@ class Core::Impl {
   std::set<uint64_t> running_ops_;
   std::set<std::string> delayed_;   // waiting jobs that are not launched before their time
   std::set<std::string> stopping_;  // live jobs that a clock watches
+  std::set<std::string> draining_;  // jobs whose drain a clock watches
   std::deque<PlanEntry> plans_;
   std::deque<EventRecord> events_;
   std::map<std::string, uint64_t> stored_;  // hash of each record as last stored

@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t kStartBudgetNs = 600 * kSecondNs;  // granted or resumed, until registered
 constexpr double kFetchBytesPerSecondMin = 50e6;     // slower than any network worth the name
 constexpr int64_t kFetchBudgetNs = 60 * kSecondNs;
+constexpr std::string_view kWithdrawn = "withdrawn";
 
 }  // namespace
 
@@ -151,7 +152,7 @@ void Core::Impl::AbortPreempt(Operation& op, const std::string& why) {
     undone += "; " + victim.job +
               (job->state == JobState::kPreempted ? " is launched again in its place"
                : job->stop == StopPurpose::kPreempt
-                   ? " is launched again in its place once it has stopped"
+                   ? " runs on, or is launched again in its place once it has stopped"
                    : " runs on");
   }
   FinishOp(op, OperationState::kFailed, Phase::kAborted, why + undone);
@@ -163,10 +164,42 @@ void Core::Impl::UndoVictim(VictimProgress& victim) {
   if (job == nullptr || job->epoch != victim.epoch) return;
   Edit(victim.job);
   if (IsLive(job->state) && job->stop == StopPurpose::kPreempt) {
-    job->stop = StopPurpose::kUndo;
+    TakeBackStop(*job);
   } else if (job->state == JobState::kPreempted) {
     RelaunchInPlace(*job);
   }
+}
+
+// ---- taken back
+
+Reply Core::Impl::On(const Withdraw& request) {
+  Operation* op = FindOp(request.op_id);
+  if (op == nullptr) {
+    return {NotFound("no operation " + std::to_string(request.op_id) + " is on record")};
+  }
+  const std::string name = std::string(OperationKindName(op->kind)) + " of " + op->job;
+  if (op->state != OperationState::kRunning) {
+    if (op->message.starts_with(kWithdrawn)) return {OkStatus(), op->job, op->op_id};
+    return {FailedPrecondition(name + " has ended already: " + op->message)};
+  }
+  const bool stops = op->kind == OperationKind::kSuspend || op->kind == OperationKind::kPreempt ||
+                     op->kind == OperationKind::kMigrate;
+  if (!stops || op->phase >= Phase::kReleased) {
+    return {FailedPrecondition(name + " is " + std::string(PhaseName(op->phase)) +
+                               " and cannot be withdrawn; " +
+                               (stops ? "what it stopped can be resumed" : "cancel the job"))};
+  }
+  EditOp(op->op_id);
+  if (op->kind == OperationKind::kPreempt) {
+    AbortPreempt(*op, std::string(kWithdrawn));
+    return {OkStatus(), op->job, op->op_id};
+  }
+  Job& job = Edit(op->job);
+  FinishOp(*op, OperationState::kFailed, Phase::kAborted,
+           std::string(kWithdrawn) + "; " + op->job +
+               " runs on, or is launched again in its place once it has stopped");
+  if (IsLive(job.state) && !job.stop_kill) TakeBackStop(job);
+  return {OkStatus(), op->job, op->op_id};
 }
 
 // ---- migrate
@@ -346,6 +379,11 @@ void Core::Impl::OverdueJobs() {
     }
     ProbeSilentMembers(*job);
     const bool stops = job->stop != StopPurpose::kNone;
+    // A kill that an agent hears of late would hit whatever is there then.
+    if (stops && !job->stop_kill && !SilentNodes(*job).empty()) {
+      job->stop_deadline_ns = std::max(job->stop_deadline_ns, now_.boot_ns);
+      continue;
+    }
     if (stops && !job->stop_kill && now_.boot_ns > job->stop_deadline_ns + options_.kill_slack_ns) {
       Emit("overdue", job, "not released by its deadline: killed");
       OrderKill(*job);
@@ -357,23 +395,55 @@ void Core::Impl::OverdueJobs() {
   }
 }
 
+// Nodes that run `job` and say nothing: they may not hear either.
+std::string Core::Impl::SilentNodes(const Job& job) const {
+  std::string names;
+  if (!IsLive(job.state)) return names;
+  for (const Member& member : job.members) {
+    const auto node = nodes_.find(member.place.node);
+    const bool hears = node != nodes_.end() && node->second.connected &&
+                       now_.boot_ns - node->second.heard_ns <= options_.quiet_ns;
+    if (IsOver(member.state) || hears) continue;
+    names += (names.empty() ? "" : ", ") + member.place.node;
+  }
+  return names;
+}
+
+std::string Core::Impl::SilenceOf(const Operation& op) const {
+  std::string text;
+  std::vector<std::string> names{op.job};
+  for (const VictimProgress& victim : op.victims) {
+    if (victim.job != op.job) names.push_back(victim.job);
+  }
+  for (const std::string& name : names) {
+    const auto job = jobs_.find(name);
+    const std::string silent = job == jobs_.end() ? "" : SilentNodes(job->second);
+    if (!silent.empty()) text += "; node " + silent + ", which runs " + name + ", does not answer";
+  }
+  return text;
+}
+
 void Core::Impl::Overdue(Operation& op) {
   if (op.state != OperationState::kRunning) return;
   const bool stops = op.kind != OperationKind::kCheckpoint;
   const int64_t slack_ns = stops ? 3 * options_.kill_slack_ns : 0;
   if (now_.boot_ns <= op.deadline_ns + slack_ns) return;
-  const std::string why =
-      "not " + std::string(op.phase >= Phase::kGranted ? "registered" : "done") + " within " +
-      FormatDuration(Nanos(op.budget_ns)) + " (it was " + std::string(PhaseName(op.phase)) + ")";
+  const std::string why = "not " +
+                          std::string(op.phase >= Phase::kGranted ? "registered" : "done") +
+                          " within " + FormatDuration(Nanos(op.budget_ns)) + " (it was " +
+                          std::string(PhaseName(op.phase)) + ")" + SilenceOf(op);
   if (op.kind == OperationKind::kPreempt && op.phase < Phase::kGranted) {
     AbortPreempt(EditOp(op.op_id), why);
   } else if (op.kind == OperationKind::kMigrate) {
     Job* job = Find(op.job);
     const bool stopping = job != nullptr && job->stop == StopPurpose::kMigrate;
-    if (stopping) Edit(op.job).stop = StopPurpose::kUndo;
+    if (stopping) TakeBackStop(*job);
     MoveBack(EditOp(op.op_id), why);
   } else {
+    Job* job = Find(op.job);
     FinishOp(EditOp(op.op_id), OperationState::kFailed, op.phase, why);
+    // It failed: so it does not happen later either.
+    if (job != nullptr && job->stop == StopPurpose::kSuspend && !job->stop_kill) TakeBackStop(*job);
   }
 }
 

@@ -35,7 +35,7 @@ std::string Number(double value) {
 
 }  // namespace
 
-VictimQuote Core::Impl::PriceOf(const Job& victim) const {
+VictimQuote Core::Impl::PriceOf(const Job& victim, int64_t budget_ns) const {
   VictimQuote quote;
   quote.job = victim.spec.name;
   quote.epoch = victim.epoch;
@@ -54,7 +54,8 @@ VictimQuote Core::Impl::PriceOf(const Job& victim) const {
   }
   quote.restore_seconds = quote.stage_seconds + kProcessStartSeconds;
   quote.stage_seconds += victim.step_seconds;
-  const double budget_seconds = static_cast<double>(DefaultBudgetNs(victim)) / 1e9;
+  if (budget_ns == 0) budget_ns = DefaultBudgetNs(victim);
+  const double budget_seconds = static_cast<double>(budget_ns) / 1e9;
   if (quote.stage_seconds > budget_seconds) {
     const int64_t since_ns = std::max(victim.last_copy_ns, victim.running_since_ns);
     quote.lost_seconds = static_cast<double>(now_.boot_ns - since_ns) / 1e9;
@@ -63,6 +64,15 @@ VictimQuote Core::Impl::PriceOf(const Job& victim) const {
                                quote.requeue_seconds) +
                 options_.preemption_base * (1 + quote.times_preempted);
   return quote;
+}
+
+std::string Core::Impl::TooShort(const Job& victim, int64_t budget_ns) const {
+  if (budget_ns == 0) return "";
+  const double stage_seconds = PriceOf(victim, budget_ns).stage_seconds;
+  if (stage_seconds * 1e9 <= static_cast<double>(budget_ns)) return "";
+  return "job " + victim.spec.name + " needs about " + Number(stage_seconds) +
+         " s to stop and stage, more than its deadline of " + FormatDuration(Nanos(budget_ns)) +
+         ": it may be killed then, and " + FallbackOf(victim);
 }
 
 std::string Core::Impl::WhyNot(const Job& victim, const Job& newcomer) const {
@@ -88,14 +98,14 @@ std::string Core::Impl::WhyNot(const Job& victim, const Job& newcomer) const {
   return can.ok() ? "" : can.message();
 }
 
-std::vector<Core::Impl::Candidate> Core::Impl::CandidatesFor(const Job& newcomer,
+std::vector<Core::Impl::Candidate> Core::Impl::CandidatesFor(const Job& newcomer, int64_t budget_ns,
                                                              std::vector<std::string>* rejected) {
   std::vector<Candidate> candidates;
   for (const auto& [name, job] : jobs_) {
     if (!IsLive(job.state)) continue;
     const std::string why_not = WhyNot(job, newcomer);
     if (why_not.empty()) {
-      candidates.push_back({&job, PriceOf(job)});
+      candidates.push_back({&job, PriceOf(job, budget_ns)});
     } else if (rejected->size() < kRejectedMax) {
       rejected->push_back(name + " " + why_not);
     }
@@ -222,11 +232,11 @@ std::optional<Set> CheapestGreedy(Set all, const Fits& fits) {
 
 }  // namespace
 
-Result<Plan> Core::Impl::MakePlan(const Job& newcomer) {
+Result<Plan> Core::Impl::MakePlan(const Job& newcomer, int64_t budget_ns) {
   base_rooms_ = Rooms();
   Plan plan;
   plan.job = newcomer.spec.name;
-  const std::vector<Candidate> candidates = CandidatesFor(newcomer, &plan.rejected);
+  const std::vector<Candidate> candidates = CandidatesFor(newcomer, budget_ns, &plan.rejected);
   Set all;
   for (const Candidate& candidate : candidates) all.push_back(&candidate);
   const auto fits = [&](const Set& set) { return PlacementWithout(newcomer, set).has_value(); };
@@ -246,6 +256,8 @@ Result<Plan> Core::Impl::MakePlan(const Job& newcomer) {
     const bool victim = std::find(chosen->begin(), chosen->end(), &candidate) != chosen->end();
     if (victim) {
       plan.victims.push_back(candidate.quote);
+      const std::string warning = TooShort(*candidate.job, budget_ns);
+      if (!warning.empty()) plan.warnings.push_back(warning);
     } else if (plan.rejected.size() < kRejectedMax) {
       plan.rejected.push_back(
           candidate.quote.job + " (" + Plural(candidate.quote.ranks, "slot") + ", price " +
@@ -265,7 +277,7 @@ Result<Plan> Core::Impl::MakePlan(const Job& newcomer) {
 }
 
 // A plan is as good as what it was made from: it is proven again, at today's prices.
-Status Core::Impl::Revalidate(const PlanEntry& entry, Plan* fresh) {
+Status Core::Impl::Revalidate(const PlanEntry& entry, int64_t deadline_ms, Plan* fresh) {
   const std::string again = "; `ckptctl quote " + entry.plan.job + "` makes a new plan";
   const Job* newcomer = Find(entry.plan.job);
   if (newcomer == nullptr || !IsWaiting(newcomer->state) || newcomer->op_id != 0 ||
@@ -273,6 +285,9 @@ Status Core::Impl::Revalidate(const PlanEntry& entry, Plan* fresh) {
     return FailedPrecondition("plan " + entry.plan.id + " no longer holds: " + entry.plan.job +
                               " does not wait for it any more" + again);
   }
+  // At the deadline of the quote, unless the apply names its own: that one is the caller's
+  // decision.
+  const int64_t budget_ns = deadline_ms > 0 ? 0 : entry.budget_ns;
   *fresh = entry.plan;
   fresh->victims.clear();
   fresh->price = 0;
@@ -287,7 +302,7 @@ Status Core::Impl::Revalidate(const PlanEntry& entry, Plan* fresh) {
       return FailedPrecondition("plan " + entry.plan.id + " no longer holds: victim " + quoted.job +
                                 " " + why + again);
     }
-    victims.push_back({job, PriceOf(*job)});
+    victims.push_back({job, PriceOf(*job, budget_ns)});
     fresh->price += victims.back().quote.price;
     fresh->victims.push_back(victims.back().quote);
   }

@@ -9,7 +9,7 @@
 namespace ckpt::core {
 namespace {
 
-constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kRecordVersion = 2;
 
 // One list of fields for both directions: `ar(a, b, c)` writes or reads them.
 class Writer {
@@ -19,6 +19,7 @@ class Writer {
     (One(values), ...);
   }
   std::string Take() && { return std::move(out_).Take(); }
+  uint32_t version() const { return kRecordVersion; }
 
  private:
   void One(std::string& v) { out_.PutString(v); }
@@ -52,6 +53,11 @@ class Writer {
     }
   }
   template <typename T>
+  void One(std::set<T>& v) {
+    out_.Put<uint32_t>(static_cast<uint32_t>(v.size()));
+    for (T each : v) One(each);
+  }
+  template <typename T>
   requires std::is_class_v<T>
   void One(T& v) { Fields(*this, v); }
 
@@ -60,7 +66,8 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(std::string_view bytes) : in_(bytes) {}
+  Reader(std::string_view bytes, uint32_t version) : in_(bytes), version_(version) {}
+  uint32_t version() const { return version_; }
   template <typename... Ts>
   void operator()(Ts&... values) {
     (One(values), ...);
@@ -100,10 +107,19 @@ class Reader {
     }
   }
   template <typename T>
+  void One(std::set<T>& v) {
+    for (uint32_t left = in_.GetCount(1); left > 0 && !in_.failed(); --left) {
+      T each{};
+      One(each);
+      v.insert(std::move(each));
+    }
+  }
+  template <typename T>
   requires std::is_class_v<T>
   void One(T& v) { Fields(*this, v); }
 
   ByteReader in_;
+  const uint32_t version_;
 };
 
 template <typename Ar>
@@ -113,13 +129,20 @@ void Fields(Ar& ar, Meta& v) {
 template <typename Ar>
 void Fields(Ar& ar, JobSpec& v) {
   ar(v.name, v.command, v.ranks, v.priority, v.job_class, v.not_preemptible, v.store, v.env,
-     v.workdir, v.state_bytes_per_rank, v.save_every, v.min_runtime_ms, v.restarts_max,
-     v.max_price);
+     v.workdir, v.state_bytes_per_rank, v.save_every, v.min_runtime_ms);
+  uint32_t restarts_max = v.restarts_max.value_or(0);
+  bool given = v.restarts_max.has_value();
+  ar(restarts_max);
+  if (ar.version() >= 2) ar(given);
+  if (ar.version() < 2) given = restarts_max != 0;
+  v.restarts_max = given ? std::optional(restarts_max) : std::nullopt;
+  ar(v.max_price);
 }
 template <typename Ar>
 void Fields(Ar& ar, CopyState& v) {
   ar(v.epoch, v.attempt, v.step, v.staged_gang, v.ram_nodes, v.durable, v.bytes, v.bytes_durable,
      v.failure);
+  if (ar.version() >= 2) ar(v.lost);
 }
 template <typename Ar>
 void Fields(Ar& ar, PhaseTimes& v) {
@@ -139,6 +162,10 @@ void Fields(Ar& ar, Member& v) {
   ar(v.place, v.state, v.boot_ns, v.launched, v.message);
 }
 template <typename Ar>
+void Fields(Ar& ar, Drain& v) {
+  ar(v.copy, v.op, v.token, v.gang_address, v.members, v.failures, v.failure, v.wait_ns);
+}
+template <typename Ar>
 void Fields(Ar& ar, Job& v) {
   ar(v.spec, v.job_id, v.token, v.state, v.reason, v.put_op_id, v.epoch, v.epoch_seen, v.launch_op,
      v.members, v.gang_address, v.stop, v.stop_op, v.kill_op, v.stop_kill, v.stop_budget_ns,
@@ -146,6 +173,7 @@ void Fields(Ar& ar, Job& v) {
      v.resumed_from, v.state_bytes, v.preempted_count, v.restart_count, v.lost_gpu_seconds,
      v.submitted_wall_ns, v.waiting_since_wall_ns, v.running_since_ns, v.last_copy_ns,
      v.member_bytes);
+  if (ar.version() >= 2) ar(v.run_ended, v.drain, v.lost_steps);
 }
 template <typename Ar>
 void Fields(Ar& ar, NodeInfo& v) {
@@ -159,6 +187,7 @@ void Fields(Ar& ar, Node& v) {
 template <typename Ar>
 void Fields(Ar& ar, VictimProgress& v) {
   ar(v.job, v.epoch, v.phase, v.times, v.placement);
+  if (ar.version() >= 2) ar(v.lost_gpu_seconds, v.lost_steps);
 }
 template <typename Ar>
 void Fields(Ar& ar, Operation& v) {
@@ -183,14 +212,14 @@ std::string Encode(T value) {
 template <typename T>
 Result<T> Decode(std::string_view bytes, std::string_view what) {
   uint32_t version = 0;
-  Reader head(bytes.substr(0, sizeof version));
+  Reader head(bytes.substr(0, sizeof version), 0);
   head(version);
   if (version > kRecordVersion) {
     return FailedPrecondition(std::string(what) + " was written by a newer coordinator (version " +
                               std::to_string(version) + ", this one reads up to " +
                               std::to_string(kRecordVersion) + ")");
   }
-  Reader reader(bytes);
+  Reader reader(bytes, version);
   T value;
   reader(version, value);
   CKPT_RETURN_IF_ERROR(reader.Finish(what));

@@ -66,12 +66,18 @@ std::map<std::string, std::string> TimesData(const PhaseTimes& times) {
 
 // ---- nodes come and go
 
+void Core::Impl::Heard(const std::string& node) {
+  const auto it = nodes_.find(node);
+  if (it != nodes_.end()) it->second.heard_ns = now_.boot_ns;
+}
+
 void Core::Impl::On(const NodeConnected& event) {
   const NodeInfo& info = event.info;
   Node& node = nodes_[info.name];
   const bool back = !node.connected || node.info.boot_ns != info.boot_ns;
   node.info = info;
   node.connected = true;
+  node.heard_ns = now_.boot_ns;
   dirty_nodes_.insert(info.name);
   settle_ = true;
   if (info.term > term_) {
@@ -90,6 +96,11 @@ void Core::Impl::On(const NodeConnected& event) {
   for (auto& [name, job] : jobs_) {
     Member* member = IsLive(job.state) ? MemberOn(job, info.name) : nullptr;
     if (member != nullptr) ReconcileMember(job, *member);
+    if (job.drain.op == 0) continue;
+    for (Member& each : job.drain.members) {
+      if (each.place.node == info.name) each.launched = false;  // ordered again, if it is not over
+    }
+    SendDrains(job);
   }
   for (const uint64_t op_id : running_ops_) {
     Operation& op = EditOp(op_id);
@@ -130,6 +141,7 @@ void Core::Impl::On(const NodeLost& event) {
 }
 
 void Core::Impl::On(const StagingUsed& event) {
+  Heard(event.node);
   const auto it = nodes_.find(event.node);
   if (it != nodes_.end()) it->second.info.staging_used_bytes = event.bytes;
 }
@@ -137,6 +149,7 @@ void Core::Impl::On(const StagingUsed& event) {
 // ---- reports
 
 void Core::Impl::On(const JobReported& event) {
+  Heard(event.node);
   const JobReport& report = event.report;
   Job* job = Find(report.job);
   if (job == nullptr) {
@@ -157,6 +170,7 @@ void Core::Impl::On(const JobReported& event) {
   if (member != nullptr) FoldMember(*job, *member, report);
   FoldTimes(*job, report);
   FoldCopies(*job, event.node, report);
+  FoldDrain(*job, event.node, report);
   if (member == nullptr) return;
   const bool rolled_back = report.suspend_failed && job->stop != StopPurpose::kNone &&
                            !job->stop_kill && report.op_id == job->stop_op &&
@@ -189,6 +203,7 @@ void Core::Impl::ReportOfUnknownJob(const std::string& node, const JobReport& re
 void Core::Impl::ReportOfOldEpoch(Job& job, const std::string& node, const JobReport& report) {
   FoldTimes(job, report);
   FoldCopies(job, node, report);
+  FoldDrain(job, node, report);
   if (!IsOver(report.state) && report.state != NodeJobState::kNone) {
     SendTo(node, Stop{job.spec.name, report.epoch, MintOpId(), true, 1000, "fenced"});
   }
@@ -242,7 +257,10 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
     member.message = report.message;
   }
   if (!report.methods.empty()) member.methods = report.methods;
-  const auto methods = MergeMethods(job);
+  // What one node has not said yet, the gang has not said.
+  const bool all_said = std::all_of(job.members.begin(), job.members.end(),
+                                    [](const Member& m) { return !m.methods.empty(); });
+  const auto methods = all_said ? MergeMethods(job) : std::vector<Method>();
   if (!methods.empty() && methods != job.methods) Edit(job.spec.name).methods = methods;
   if (!report.job_id.empty() && report.job_id != job.job_id) {
     Edit(job.spec.name).job_id = report.job_id;
@@ -324,12 +342,22 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
   for (CopyState& copy : copies) {
     if (copy.staged_gang && copy.ram_nodes.empty()) copy.ram_nodes = {node};
   }
-  auto& held = job.copies[{node, report.epoch}];
+  const std::pair<std::string, uint64_t> key{node, report.epoch};
+  if (report.run_ended ? job.run_ended.insert(key).second : job.run_ended.erase(key) != 0) {
+    Edit(job.spec.name);
+    settle_ = true;
+  }
+  auto& held = job.copies[key];
   if (held == copies) return;
+  const std::string fallback = FallbackOf(job);
   held = std::move(copies);
   Edit(job.spec.name);
   settle_ = true;
   RememberDurable(job, before);
+  CopiesLost(job, before);
+  if (!IsLive(job.state) && job.reason.ends_with(fallback)) {
+    job.reason.replace(job.reason.size() - fallback.size(), fallback.size(), FallbackOf(job));
+  }
   for (const CopyState& copy : MergedCopies(job)) {
     const CopyState* old = FindCopy(before, copy);
     // Forgotten because something newer is durable, and said once more: no news.
@@ -354,6 +382,31 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
   }
 }
 
+// The newest copy there was is gone, and an older one counts.
+void Core::Impl::CopiesLost(Job& job, const std::vector<CopyState>& before) {
+  const auto newest = [](const std::vector<CopyState>& copies) -> const CopyState* {
+    for (const CopyState& copy : copies) {
+      if (copy.durable || copy.staged_gang) return &copy;
+    }
+    return nullptr;
+  };
+  const auto after = MergedCopies(job);
+  const CopyState* old = newest(before);
+  const CopyState* now = newest(after);
+  if (old == nullptr || old->durable || (now != nullptr && now->Key() >= old->Key())) return;
+  const CopyState* same = FindCopy(after, *old);
+  if (same == nullptr || !same->lost || job.state == JobState::kCancelled) return;
+  std::string where;
+  for (const std::string& node : old->ram_nodes) where += " " + node;
+  const int64_t steps = old->step - (now == nullptr ? 0 : now->step);
+  EventRecord& line = Emit("copy_lost", &job,
+                           "step " + std::to_string(old->step) + " was only in RAM of" + where +
+                               ": " + same->failure + "; " + FallbackOf(job));
+  line.epoch = old->epoch;
+  if (IsLive(job.state)) return;  // it has what it resumed from
+  BookLoss(job, steps, static_cast<double>(steps) * job.step_seconds, "left behind with that copy");
+}
+
 // A copy may go when a newer one stands in for it and nothing of it is still being written.
 void Core::Impl::ForgetSuperseded(Job& job) {
   const auto all = MergedCopies(job);
@@ -367,7 +420,8 @@ void Core::Impl::ForgetSuperseded(Job& job) {
     const auto& [node, epoch] = it->first;
     const auto& copies = it->second;
     const bool drained = std::all_of(copies.begin(), copies.end(), [&](const CopyState& copy) {
-      return copy.durable || !copy.failure.empty() || newer(copy, true);
+      const bool never = copy.lost || (!copy.staged_gang && !copy.failure.empty());
+      return copy.durable || never || newer(copy, true);
     });
     const bool replaced = std::all_of(copies.begin(), copies.end(),
                                       [&](const CopyState& copy) { return newer(copy, false); });
@@ -381,6 +435,7 @@ void Core::Impl::ForgetSuperseded(Job& job) {
     Edit(job.spec.name);
     settle_ = true;
     if (!node.empty()) SendTo(node, Forget{job.spec.name, epoch, true});
+    job.run_ended.erase(it->first);
     it = job.copies.erase(it);
   }
   if (IsEnded(job.state)) RememberDurable(job, all);
@@ -407,6 +462,7 @@ void Core::Impl::On(const Fetched& event) {
       CopyState copy = copies.front();
       copy.ram_nodes = {op.to_node};
       job.copies[{op.to_node, copy.epoch}] = {copy};
+      job.run_ended.insert({op.to_node, copy.epoch});  // none ever was there
     }
     EventRecord& line = Emit("fetched", &job, op.message);
     line.node = op.to_node;
@@ -419,8 +475,12 @@ void Core::Impl::On(const Fetched& event) {
 }
 
 void Core::Impl::On(const CommandAnswered& event) {
+  Heard(event.node);
   const CommandResult& result = event.result;
   Job* job = Find(result.job);
+  if (job != nullptr && job->drain.op != 0 && result.op_id == job->drain.op) {
+    return DrainAnswered(*job, event.node, result);
+  }
   Member* member = job == nullptr ? nullptr : MemberOn(*job, event.node);
   const bool current = member != nullptr && result.epoch == job->epoch;
   if (current && result.accepted) member->heard = true;
@@ -458,6 +518,7 @@ void Core::Impl::On(const Tick&) {
     settle_ = settle_ || due;
     return due;
   });
+  if (!draining_.empty()) Drains();
   for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) Overdue(ops_.at(op_id));
   if (now_.boot_ns - pruned_ns_ > kPruneEveryNs) {
     pruned_ns_ = now_.boot_ns;

@@ -142,11 +142,13 @@ Status Core::Impl::CheckIdle(const Job& job, const char* verb) const {
 
 Status Core::Impl::CheckCanSuspend(const Job& job) const {
   for (const Method& method : job.methods) {
-    if (method.name == "suspend" && !method.yes) {
-      return FailedPrecondition("job " + job.spec.name + " cannot be suspended: " + method.reason);
-    }
+    if (method.name != "suspend") continue;
+    if (method.yes) return OkStatus();
+    return FailedPrecondition("job " + job.spec.name + " cannot be suspended: " + method.reason);
   }
-  return OkStatus();
+  return FailedPrecondition("job " + job.spec.name +
+                            " has not said that it can be suspended: its program has not called "
+                            "`track` and `step` on every rank yet, or does not use libckpt");
 }
 
 // `job` may be null; it becomes part of the operation.
@@ -213,7 +215,7 @@ Reply Core::Impl::On(const Suspend& request) {
         FailedPrecondition("job " + request.job + " is " + std::string(JobStateName(job.state)) +
                            "; only one that runs or waits can be suspended");
   }
-  if (status.ok()) status = CheckCanSuspend(job);
+  if (status.ok() && !IsWaiting(job.state)) status = CheckCanSuspend(job);
   if (!status.ok()) return Refuse(std::move(status));
   if (IsWaiting(job.state)) {
     Operation& op = NewOp(request.op_id, OperationKind::kSuspend, &job, 0);
@@ -225,7 +227,8 @@ Reply Core::Impl::On(const Suspend& request) {
   Operation& op = NewOp(request.op_id, OperationKind::kSuspend, &job, budget_ns);
   op.victims.push_back({job.spec.name, job.epoch, Phase::kNotified, {}, PlacementOf(job)});
   SetPhase(op, Phase::kNotified);
-  Emit("suspending", &job, "asked by an operator");
+  op.message = TooShort(job, budget_ns);
+  Emit("suspending", &job, "asked by an operator" + (op.message.empty() ? "" : "; " + op.message));
   BeginStop(job, StopPurpose::kSuspend, false, budget_ns);
   return {OkStatus(), request.job, op.op_id};
 }
@@ -284,6 +287,13 @@ Reply Core::Impl::On(const Cancel& request) {
     } else {
       FinishOp(overridden, OperationState::kFailed, Phase::kAborted, why);
     }
+  }
+  const bool drops = job.state == JobState::kFailed ||
+                     (job.state == JobState::kFinished && Undrained(job).has_value());
+  if (drops) {
+    // Nothing stops any more, but what it keeps in RAM goes.
+    EndJob(job, JobState::kCancelled, "cancelled after it " + std::string(JobStateName(job.state)));
+    return Done(op, request.job + " is cancelled; its copies in RAM are dropped");
   }
   if (IsEnded(job.state)) {
     return Done(op, request.job + " is " + std::string(JobStateName(job.state)) + " already");
@@ -448,15 +458,16 @@ Reply Core::Impl::On(const Quote& request) {
   auto found = JobForRequest(request.job, 0);
   if (!found.ok()) return Refuse(found.status());
   const Job& job = **found;
+  const int64_t budget_ns = BudgetOr(request.deadline_ms, 0);
   if (!IsWaiting(job.state) || job.op_id != 0) {
     return Refuse(FailedPrecondition("job " + request.job + " is " +
                                      std::string(JobStateName(VisibleState(job))) +
                                      (job.op_id != 0 ? " with an operation in progress" : "") +
                                      " and waits for no capacity: there is nothing to quote"));
   }
-  auto plan = MakePlan(job);
+  auto plan = MakePlan(job, budget_ns);
   if (!plan.ok()) return Refuse(std::move(plan).status());
-  plans_.push_back({*plan, job.epoch});
+  plans_.push_back({*plan, job.epoch, budget_ns});
   if (plans_.size() > options_.plans_max) plans_.pop_front();
   Reply reply;
   reply.job = request.job;
@@ -473,7 +484,7 @@ Reply Core::Impl::On(const Apply& request) {
                            " is known (plans do not outlive the coordinator): quote again"));
   }
   Plan plan;
-  Status status = Revalidate(*entry, &plan);
+  Status status = Revalidate(*entry, request.deadline_ms, &plan);
   if (!status.ok()) return Refuse(std::move(status));
   Job& newcomer = Edit(plan.job);
   int64_t budget_ns = kStopBudgetNs;
@@ -489,7 +500,10 @@ Reply Core::Impl::On(const Apply& request) {
     Job& victim = Edit(quoted.job);
     victim.op_id = op.op_id;
     op.victims.push_back({quoted.job, victim.epoch, Phase::kNotified, {}, PlacementOf(victim)});
-    Emit("suspending", &victim, "to make room for " + plan.job);
+    const std::string warning = TooShort(victim, budget_ns);
+    if (!warning.empty()) op.message += (op.message.empty() ? "" : "; ") + warning;
+    Emit("suspending", &victim,
+         "to make room for " + plan.job + (warning.empty() ? "" : "; " + warning));
     BeginStop(victim, StopPurpose::kPreempt, false, budget_ns);
   }
   if (!plan.victims.empty()) SetPhase(op, Phase::kNotified);

@@ -34,7 +34,7 @@ bool AllOpsEnded(World& world) {
 
 bool Settled(World& world) {
   for (const auto& [name, job] : world.core().jobs()) {
-    if (IsLive(job.state) || IsWaiting(job.state)) return false;
+    if (IsLive(job.state) || IsWaiting(job.state) || job.drain.op != 0) return false;
   }
   return AllOpsEnded(world);
 }
@@ -134,6 +134,7 @@ uint64_t RunRandom(uint32_t seed) {
   options.duplicate = 0.2;
   options.suspend_fails = 0.1;
   options.crash_in_stop = 0.1;
+  options.die_draining = 0.3;
   options.die_chance = seed % 3 == 0 ? 0 : 0.02;
   World world(options);
   world.AddNode("n1", 2);
@@ -264,6 +265,26 @@ void SuspendAndResume(World& world) {
   ASSERT_TRUE(world.RunUntil(resumed));
 }
 
+// Twice the ckpt-runs do not live to write what they released.
+void SuspendAndDrain(World& world) {
+  ASSERT_TRUE(world.RunUntil([&] { return world.state("train") == JobState::kRunning; }));
+  world.DieDraining(2);
+  const auto durable = [&] {
+    if (world.core().FindOperation(3) == nullptr) Ask(world, Suspend{{3, "train", 0, 0}});
+    if (world.state("train") != JobState::kSuspended) return false;
+    const auto copies = world.core().Copies(*world.job("train"));
+    return !copies.empty() && copies.front().durable;
+  };
+  ASSERT_TRUE(world.RunUntil(durable)) << world.core().DrainInWords(*world.job("train"));
+  EXPECT_GE(world.drains(), 2u);
+  const auto resumed = [&] {
+    if (world.core().FindOperation(4) == nullptr) Ask(world, Resume{4, "train", {}});
+    const Operation* op = world.core().FindOperation(4);
+    return op != nullptr && op->state == OperationState::kDone;
+  };
+  ASSERT_TRUE(world.RunUntil(resumed));
+}
+
 void CrashAndRestart(World& world) {
   ASSERT_TRUE(world.RunUntil(
       [&] { return world.state("train") == JobState::kRunning && !world.copies().empty(); }));
@@ -312,6 +333,7 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, DeathAtEveryCommit,
                          testing::Values(Scenario{"Preemption", Preemption},
                                          Scenario{"Migration", Migration},
                                          Scenario{"SuspendAndResume", SuspendAndResume},
+                                         Scenario{"SuspendAndDrain", SuspendAndDrain},
                                          Scenario{"CrashAndRestart", CrashAndRestart}),
                          [](const auto& info) { return info.param.name; });
 

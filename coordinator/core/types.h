@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +35,7 @@ struct JobSpec {
   uint64_t state_bytes_per_rank = 0;
   uint32_t save_every = 0;
   uint64_t min_runtime_ms = 0;
-  uint32_t restarts_max = 0;  // 0: kRestartsDefault
+  std::optional<uint32_t> restarts_max;  // absent: kRestartsDefault
   double max_price = 0;
   bool operator==(const JobSpec&) const = default;
 };
@@ -91,6 +93,7 @@ struct CopyState {
   uint64_t bytes = 0;
   uint64_t bytes_durable = 0;
   std::string failure;
+  bool lost = false;  // it was in this node's RAM, and that is gone
 
   std::array<int64_t, 3> Key() const { return {static_cast<int64_t>(epoch), step, attempt}; }
   bool operator==(const CopyState&) const = default;
@@ -150,6 +153,8 @@ struct JobReport {
   bool suspend_failed = false;
   std::string resumed_from;
   int64_t first_step_ns = 0;
+  bool run_ended = false;
+  uint64_t drain_op = 0;
 };
 
 struct FetchReport {
@@ -194,6 +199,23 @@ struct Member {
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
 };
 
+// Making a copy durable whose ckpt-runs ended before it was: the same gang of ckpt-runs, without
+// ranks.
+struct Drain {
+  std::array<int64_t, 3> copy{};  // its key
+  uint64_t op = 0;                // of the launch; 0: none is under way
+  std::string token;
+  std::string gang_address;
+  std::vector<Member> members;
+  uint32_t failures = 0;  // so far, of this copy
+  std::string failure;    // the newest
+  int64_t wait_ns = 0;    // until the next try; re-armed in full after a restart
+  // Not stored:
+  int64_t until_ns = 0;     // of that wait
+  int64_t progress_ns = 0;  // something was written last
+  uint64_t bytes_seen = 0;
+};
+
 // What is to become of a live job once no process of it is left.
 enum class StopPurpose : uint32_t {
   kNone = 0,
@@ -202,7 +224,7 @@ enum class StopPurpose : uint32_t {
   kMigrate = 3,  // moved by its operation
   kCancel = 4,   // CANCELLED
   kCrash = 5,    // launched again in its place, or FAILED
-  kUndo = 6,     // a victim of an aborted preemption: launched again in its place
+  kUndo = 6,     // its operation was aborted or withdrawn: launched again in its place
 };
 
 struct Job {
@@ -230,12 +252,16 @@ struct Job {
   bool last_stop_clean = false;  // released by its gang, not killed or crashed
   // What each node said of its copies, by (node, epoch).
   std::map<std::pair<std::string, uint64_t>, std::vector<CopyState>> copies;
+  // The keys of those whose ckpt-run has ended.
+  std::set<std::pair<std::string, uint64_t>> run_ended;
+  Drain drain;
   std::vector<Method> methods;
   std::string resumed_from;
   uint64_t state_bytes = 0;
   uint32_t preempted_count = 0;
   uint32_t restart_count = 0;
   double lost_gpu_seconds = 0;
+  int64_t lost_steps = 0;
   int64_t submitted_wall_ns = 0;
   int64_t waiting_since_wall_ns = 0;
   int64_t running_since_ns = 0;
@@ -251,6 +277,7 @@ struct Job {
 struct Node {
   NodeInfo info;
   bool connected = false;                                        // not stored
+  int64_t heard_ns = 0;                                          // not stored
   std::map<std::pair<std::string, uint64_t>, uint32_t> foreign;  // ranks of jobs not on record
 };
 
@@ -287,6 +314,8 @@ struct VictimProgress {
   Phase phase = Phase::kReserved;
   PhaseTimes times;
   Placement placement;  // where it goes back to when the operation is aborted
+  double lost_gpu_seconds = 0;
+  int64_t lost_steps = 0;
 };
 
 // A stored transaction, and its stored result for whoever repeats the op_id.
@@ -334,6 +363,7 @@ struct Plan {
   double grant_seconds = 0;
   Placement placement;
   std::vector<std::string> rejected;
+  std::vector<std::string> warnings;
 };
 
 // One line of the timeline.

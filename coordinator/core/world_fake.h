@@ -30,6 +30,8 @@ struct FakeRun {
   std::string message;
   PhaseTimes times;
   int64_t step = 0;
+  bool run_ended = false;
+  uint64_t drain_op = 0;
 };
 
 // A copy of a whole gang, and which node holds which ranks of it.
@@ -55,6 +57,7 @@ struct WorldOptions {
   double duplicate = 0;      // of a report
   double suspend_fails = 0;  // a gang rolls back
   double crash_in_stop = 0;  // a rank dies while it stops
+  double die_draining = 0;   // the ckpt-runs of a gang die before its last copy is durable
   int64_t delay_max = 30 * kMs;
   int64_t steps_to_finish = 400;  // of 10 ms
   // Which commit of the coordinator it does not survive, and whether the commit was made.
@@ -113,6 +116,8 @@ class World {
       }
     }
   }
+  // The next `times` gangs that write after their release do not live to end it.
+  void DieDraining(int times) { die_draining_ = times; }
   void RunFor(int64_t ns) {
     const int64_t until = now_ + ns;
     while (!queue_.empty() && queue_.top().at <= until) RunNext();
@@ -129,6 +134,7 @@ class World {
   }
   void StopFaults() {
     options_.duplicate = options_.suspend_fails = options_.crash_in_stop = options_.die_chance = 0;
+    options_.die_draining = 0;
     options_.die_at_commit = 0;
     for (auto& [name, agent] : agents_) {
       if (!agent.connected) Connect(name);
@@ -147,6 +153,7 @@ class World {
   uint64_t commits() const { return commits_; }
   uint64_t deaths() const { return deaths_; }
   uint64_t trace() const { return trace_; }
+  uint64_t drains() const { return drains_; }
   const std::vector<std::string>& violations() const { return violations_; }
   const std::map<std::string, std::vector<FakeCopy>>& copies() const { return copies_; }
   std::mt19937& rng() { return rng_; }
@@ -185,6 +192,7 @@ class World {
   void Deliver(const Send& send);
   void OnCommand(const std::string& node, const Command& command);
   void Obey(const std::string& node, const Launch& launch);
+  void ObeyDrain(const std::string& node, const Launch& launch);
   void Obey(const std::string& node, const Stop& stop);
   void Obey(const std::string& node, const SaveNow& save);
   void Obey(const std::string& node, const Fetch& fetch);
@@ -234,6 +242,8 @@ class World {
   int64_t now_ = 1000 * kSecond;
   uint64_t order_ = 0;
   uint64_t commits_ = 0;
+  int die_draining_ = 0;
+  uint64_t drains_ = 0;
   uint64_t deaths_ = 0;
   uint64_t life_ = 0;
   uint64_t trace_ = 0;

@@ -39,7 +39,12 @@ void World::Restart() {
 void World::TickForEver(uint64_t life) {
   After(100 * kMs, [this, life] {
     if (life != life_) return;
-    if (core_->NeedsTicks()) Step(Tick{});
+    std::vector<std::string> alive;
+    for (const auto& [name, agent] : agents_) {
+      if (agent.connected) alive.push_back(name);
+    }
+    for (const std::string& name : alive) Step(StagingUsed{name, 0});
+    if (life == life_ && core_->NeedsTicks()) Step(Tick{});
     if (life == life_) TickForEver(life);
   });
 }
@@ -112,6 +117,7 @@ void World::Answer(const std::string& node, uint64_t op_id, const RunKey& key, b
 
 void World::Obey(const std::string& node, const Launch& launch) {
   const RunKey key{launch.job, launch.epoch};
+  if (launch.drain) return ObeyDrain(node, launch);
   if (RunOf(node, key) != nullptr) return Answer(node, launch.op_id, key, true, "");
   if (launch.place.node_rank != 0 && launch.leader_address.empty()) {
     Violation("a member was launched without its leader's address");
@@ -123,9 +129,34 @@ void World::Obey(const std::string& node, const Launch& launch) {
   TryStartGang(key);
 }
 
+// The same gang, without ranks, writes what its agents hold.
+void World::ObeyDrain(const std::string& node, const Launch& launch) {
+  const RunKey key{launch.job, launch.epoch};
+  FakeRun* run = RunOf(node, key);
+  if (run == nullptr || !IsOver(run->state)) {
+    Violation("a drain of " + launch.job + " where it still runs, or never did");
+    return Answer(node, launch.op_id, key, false, "no such job here");
+  }
+  Answer(node, launch.op_id, key, true, "");
+  if (run->drain_op == launch.op_id) return;
+  run->drain_op = launch.op_id;
+  run->run_ended = false;
+  Report(node, key);
+  const auto nodes = NodesOf(key);
+  for (const std::string& each : nodes) {
+    if (RunOf(each, key)->drain_op != launch.op_id) return;
+  }
+  if (nodes.size() != launch.nnodes) return;
+  ++drains_;
+  for (const FakeCopy& copy : copies_[key.first]) {
+    if (copy.epoch == key.second && !copy.durable) Drain(key.first, copy.epoch, copy.attempt);
+  }
+}
+
 void World::Obey(const std::string& node, const Stop& stop) {
   const RunKey key{stop.job, stop.epoch};
   FakeRun* run = RunOf(node, key);
+  if (stop.withdraw) return;
   if (run == nullptr || (IsOver(run->state) && stop.kill)) {
     return Answer(node, stop.op_id, key, false, "no such job here");
   }
@@ -212,6 +243,8 @@ void World::Report(const std::string& node, const RunKey& key) {
   report.step_seconds = 0.01;
   report.rank_count = run.launch.place.rank_count;
   report.suspend_failed = run.suspend_failed;
+  report.run_ended = run.run_ended;
+  report.drain_op = run.drain_op;
   report.methods = {{"suspend", true, ""}};
   if (report.node_rank == 0) report.gang_address = node + ":7000";
   const auto& copies = copies_[key.first];
@@ -332,6 +365,19 @@ void World::SaveGang(const RunKey& key) {
 
 void World::Drain(const std::string& job, uint64_t epoch, uint32_t attempt) {
   After(20 * Delay(), [this, job, epoch, attempt] {
+    const bool runs = std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+      const auto run = entry.second.runs.find({job, epoch});
+      return run != entry.second.runs.end() && !IsOver(run->second.state);
+    });
+    const bool dies = !runs && (die_draining_ > 0 || Chance(options_.die_draining));
+    if (dies && die_draining_ > 0) --die_draining_;
+    for (const std::string& node : NodesOf({job, epoch})) {
+      RunOf(node, {job, epoch})->run_ended = !runs;
+    }
+    if (dies) {
+      for (const std::string& node : NodesOf({job, epoch})) Report(node, {job, epoch});
+      return;
+    }
     for (FakeCopy& copy : copies_[job]) {
       if (copy.epoch == epoch && copy.attempt == attempt && !copy.holders.empty()) {
         copy.durable = true;

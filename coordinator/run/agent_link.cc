@@ -137,7 +137,8 @@ void AgentLink::OnCommand(uint32_t request, const wire::Command& command) {
             msg.stop().kind() == v1::STOP_KILL,
             false,
             NanosOf(msg.stop().deadline_ms()),
-            msg.stop().source()};
+            msg.stop().source(),
+            msg.stop().kind() == v1::STOP_WITHDRAW};
   } else if (msg.has_save()) {
     stop = {msg.save().op_id(), msg.save().epoch(), false, true, NanosOf(msg.save().deadline_ms()),
             "coordinator"};

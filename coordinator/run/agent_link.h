@@ -27,6 +27,7 @@ struct AgentStop {
   bool kill = false, save = false;
   int64_t left_ns = 0;  // until its deadline; 0 none
   std::string source;
+  bool withdraw = false;  // the stop of that number is not wanted any more
 };
 
 struct AgentIdentity {
@@ -54,6 +55,7 @@ class AgentLink {
                  std::vector<std::pair<wire::AttachedFd, os::UniqueFd>> fds);
   void AddSlots(const std::vector<SlotPtr>& slots);
   void SetReport(std::string agent_msg);  // ckpt.v1.AgentMsg, serialized
+  const std::string& report() const { return report_; }
   bool connected() const { return channel_.valid(); }
   // True once the newest report has left this process (or there is no agent to take it).
   bool Flushed() const { return !channel_.valid() || !channel_.has_queued(); }

@@ -320,6 +320,7 @@ void GangLeader::OnNotice(const NoticeMsg& notice) {
   if (stage_ == Stage::kOver) return;
   if (stage_ == Stage::kRunning) return launches_.rbegin()->second->AddNotice(notice);
   const auto request = static_cast<gang::Request>(notice.request);
+  if (request == gang::Request::kNone) return;  // nothing was stopped
   if (request == gang::Request::kSave) {
     return Say("no save for " + notice.source + ": the ranks are not running yet");
   }

@@ -83,7 +83,7 @@ struct ReadyMsg {      // member: staging memory is there, or why no suspend is 
 };
 struct NoticeMsg {         // member: a notice reached it or one of its ranks
   uint64_t operation = 0;  // 0: the leader makes one
-  uint32_t request = 0;    // gang::Request
+  uint32_t request = 0;    // gang::Request; none: of that operation nothing is asked any more
   int64_t left_ns = 0;     // until its deadline; 0 none
   bool hard = false;
   std::string source;

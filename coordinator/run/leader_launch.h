@@ -68,6 +68,7 @@ class LeaderLaunch {
   void OnMessage(uint32_t node, const GangBody& body);
   void SetConnected(uint32_t node, bool connected);
   void AddNotice(const NoticeMsg& notice);
+  void WithdrawNotice(const NoticeMsg& notice);
   void SaveNow(uint64_t operation, int64_t left_ns, const std::string& source);
 
   const LeaderLaunchConfig& config() const { return config_; }

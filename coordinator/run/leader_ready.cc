@@ -147,6 +147,7 @@ std::string LeaderLaunch::WhyNotReady() const {
 
 void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
   const auto request = static_cast<gang::Request>(notice.request);
+  if (request == gang::Request::kNone) return WithdrawNotice(notice);
   // Also of a launch that has ended already: what is asked to stop is not started again.
   if (request != gang::Request::kSave) notice_seen_ = true;
   if (end_ != LaunchEnd::kNone) return;
@@ -164,6 +165,18 @@ void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
   if (notice.operation != 0) agent_operation_ = pending_operation_ = notice.operation;
   refusal_.clear();
   ConsiderNotices();
+}
+
+void LeaderLaunch::WithdrawNotice(const NoticeMsg& notice) {
+  const uint64_t operation = notice.operation;
+  if (end_ != LaunchEnd::kNone || operation == 0) return;
+  const std::string why = "withdrawn by " + notice.source;
+  if (operation_ == operation) return Feed(gang::Withdraw{operation, why});
+  if (agent_operation_ != operation) return;
+  pending_operation_ = 0;
+  notices_ = gang::NoticeBook();
+  ArmNoticeTimers(gang::Effective());
+  RefuseNotice(why);
 }
 
 void LeaderLaunch::SaveNow(uint64_t operation, int64_t left_ns, const std::string& source) {

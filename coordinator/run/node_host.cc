@@ -185,7 +185,12 @@ void NodeHost::GiveUpCopies() {
 }
 
 void NodeHost::Notice(const NoticeMsg& notice) {
-  const bool stop = notice.request != static_cast<uint32_t>(gang::Request::kSave);
+  const auto request = static_cast<gang::Request>(notice.request);
+  if (request == gang::Request::kNone && last_notice_ &&
+      last_notice_->first.operation == notice.operation) {
+    last_notice_.reset();
+  }
+  const bool stop = request != gang::Request::kSave && request != gang::Request::kNone;
   if (stop) last_notice_ = {notice, BoottimeNs()};
   if (stop && !welcome_) LeaveSoon(notice);
   if (stop && !launches_.empty()) launches_.rbegin()->second->SetNoticed();

@@ -53,6 +53,8 @@ void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
                   "Threads that write one shard (CKPT_WRITE_THREADS; 0 chooses)")
       ->envname("CKPT_WRITE_THREADS")
       ->check(CLI::Range(0u, 16u));
+  app->add_option("--result", o->result_path,
+                  "Leave the last report to the agent in FILE, should it be away then");
   app->add_option("--log-dir", o->log_dir, "Write rank output to DIR/e<epoch>/rank<r>.log");
 }
 

@@ -292,6 +292,7 @@ std::string Runner::OnAgentStop(const AgentStop& stop) {
     return "no process of the job is left here";
   }
   gang::Request request = stop.save ? gang::Request::kSave : gang::Request::kSuspend;
+  if (stop.withdraw) request = gang::Request::kNone;
   if (stop.kill) request = gang::Request::kKill;
   node_->Notice(NoticeMsg{.operation = stop.operation,
                           .request = static_cast<uint32_t>(request),
@@ -374,12 +375,21 @@ void Runner::MeasureMemcpy() {
   LogWarning("memcpy is not measured: " + queued.message());
 }
 
+// An agent that is away now reads it when it is back.
+void Runner::LeaveResult() {
+  const std::string& path = services_.options.result_path;
+  if (path.empty() || !agent_) return;
+  const Status left = os::ReplaceFile(os::PosixFileSystem(), path, agent_->report());
+  if (!left.ok()) LogWarning("leaving the last report: " + left.ToString());
+}
+
 // The last report and the outcome leave before the process does.
 void Runner::Leave(int exit_code, const std::string& message) {
   exit_code_ = exit_code;
   exit_message_ = message;
   if (exit_code != 0 || !message.empty()) Say(message);
   if (agent_) Report();
+  LeaveResult();
   client_.reset();
   const auto stop_when_settled = [this] {
     const bool told = !agent_ || (agent_->Flushed() && !memcpy_pending_ && !reporting_);

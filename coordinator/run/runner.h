@@ -46,6 +46,7 @@ class Runner {
   void Report();
   void MeasureMemcpy();
   void Leave(int exit_code, const std::string& message);
+  void LeaveResult();
 
   Services services_;
   std::unique_ptr<os::EventLoop> loop_;

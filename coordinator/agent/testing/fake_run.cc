@@ -5,6 +5,8 @@
 //   deaf    takes commands and does nothing
 //   crash   leaves with 3 once the test has had time to see it run; its rank stays behind
 //   refuse  refuses every suspend
+//   stuck   as run; as a drain it ends only when it is killed
+//   finish  finishes when its agent has gone, and leaves its result
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -28,13 +30,21 @@ constexpr auto kLong = std::chrono::seconds(120);
 struct Args {
   std::map<std::string, std::string> flags;
   std::string mode;
+  bool drain = false;
   uint64_t Number(const std::string& name) { return std::stoull(flags.at(name)); }
 };
 
 Args Parse(int argc, char** argv) {
   Args args;
   int i = 1;
-  for (; i + 1 < argc && std::string(argv[i]) != "--"; i += 2) args.flags[argv[i]] = argv[i + 1];
+  for (; i + 1 < argc && std::string(argv[i]) != "--"; i += 2) {
+    if (std::string(argv[i]) == "--drain") {
+      args.drain = true;
+      --i;
+    } else {
+      args.flags[argv[i]] = argv[i + 1];
+    }
+  }
   if (i + 1 < argc) args.mode = argv[i + 1];
   return args;
 }
@@ -48,6 +58,7 @@ class FakeRun {
   }
 
   int Run() {
+    if (args_.drain) return Drain();
     if (!StartRank().ok() || !MakeRegions().ok()) return 11;
     for (;;) {
       if (const Status connected = Connect(); !connected.ok()) {
@@ -57,6 +68,7 @@ class FakeRun {
       while (true) {
         auto frame = channel_.Receive(Deadline("command", kLong));
         if (frame.status().code() == Code::kDeadlineExceeded) return 13;
+        if (!frame.ok() && args_.mode == "finish") return Finish();
         if (!frame.ok()) break;  // the agent is away
         if (const auto* command = std::get_if<wire::Command>(&frame->frame.body)) {
           const int code = Obey(*command);
@@ -64,6 +76,13 @@ class FakeRun {
         }
       }
     }
+  }
+
+  // Says that everything it was given is durable; in mode "stuck" nothing more.
+  int Drain() {
+    if (!Connect().ok()) return 12;
+    if (args_.mode == "stuck") ::poll(nullptr, 0, 120'000);
+    return adopted_ == 0 ? 76 : 75;
   }
 
  private:
@@ -116,12 +135,11 @@ class FakeRun {
   Status Introduce(const Deadline& deadline) {
     wire::Attach attach{.job = report_.job(), .epoch = report_.epoch(), .pid = getpid()};
     CKPT_RETURN_IF_ERROR(channel_.Send({0, attach}, deadline));
-    size_t adopted = 0;
     for (bool last = false; !last;) {
       CKPT_ASSIGN_OR_RETURN(const auto in, channel_.Receive(deadline));
       const auto* adopt = std::get_if<wire::Adopt>(&in.frame.body);
       if (adopt == nullptr) return Internal("expected ADOPT");
-      adopted += in.fds.size();
+      adopted_ += in.fds.size();
       last = adopt->last;
     }
     std::vector<int> fds;
@@ -130,17 +148,44 @@ class FakeRun {
       attach.fds.push_back({wire::AttachedKind::kStaging, rank, 0, regions_[i].bytes(), 0});
       fds.push_back(regions_[i].fd());
     }
+    if (args_.drain) return SendDrained();
     attach.fds.push_back({wire::AttachedKind::kRankPidfd, 0, 0, 0, rank_.pid()});
     fds.push_back(rank_.fd());
     CKPT_RETURN_IF_ERROR(channel_.Send({0, attach}, fds, deadline));
     report_.set_state(v1::NODE_JOB_RUNNING);
-    report_.set_message("adopted " + std::to_string(adopted));
+    report_.set_message("adopted " + std::to_string(adopted_));
+    report_.set_resumed_from(args_.flags.at("--staging-budget"));  // for the test to see
     CKPT_RETURN_IF_ERROR(SendReport());
     if (args_.mode == "crash") {
       std::fprintf(stderr, "the fake run crashes as it was told\n");
       exit(3);
     }
     return OkStatus();
+  }
+
+  int Finish() {
+    report_.set_state(v1::NODE_JOB_FINISHED);
+    v1::AgentMsg message;
+    *message.mutable_job() = report_;
+    rank_.Signal(SIGKILL).IgnoreError();
+    rank_.Reap(Deadline("rank", kLong)).status().IgnoreError();
+    return os::ReplaceFile(os::PosixFileSystem(), args_.flags.at("--result"),
+                           message.SerializeAsString())
+                   .ok()
+               ? 0
+               : 15;
+  }
+
+  Status SendDrained() {
+    report_.set_state(v1::NODE_JOB_RELEASED);
+    report_.set_gang_address("drain:1");
+    v1::CopyState* copy = report_.add_copies();
+    copy->set_epoch(report_.epoch());
+    copy->set_attempt(2);
+    copy->set_step(120);
+    copy->set_staged_gang(true);
+    copy->set_durable(args_.mode != "stuck");
+    return SendReport();
   }
 
   // A negative number: run on.
@@ -181,6 +226,7 @@ class FakeRun {
   os::Pidfd rank_;
   std::vector<os::Memfd> regions_;
   wire::AgentChannel channel_;
+  size_t adopted_ = 0;
 };
 
 }  // namespace
