@@ -784,5 +784,181 @@ TEST_F(CoreTest, WhatFailsBeforeItHasStartedIsTriedAgainLaterAndLater) {
   EXPECT_EQ(core_->FindJob("j")->epoch, 5u) << "it had run: at once";
 }
 
+// ---- copies that nobody writes any more
+
+TEST_F(CoreTest, ACopyWhoseCkptRunsHaveEndedIsDrainedAgainAndAgainUntilItIsDurable) {
+  Node("a", 1);
+  Node("b", 1);
+  Runs(Spec("j", 2));
+  Do(Suspend{{7, "j", 0, 5000}});
+  const auto say = [&](const std::string& node, uint64_t drain_op, bool ended, bool durable) {
+    JobReport report = Snapshot("j", node, NodeJobState::kReleased);
+    report.copies = {CopyState{1, 1, 10, true, {node}, durable, 1 << 20}};
+    report.run_ended = ended;
+    report.drain_op = drain_op;
+    Do(JobReported{node, report});
+  };
+  say("a", 0, false, false);
+  say("b", 0, false, false);
+  sends_.clear();
+  say("a", 0, true, false);
+  EXPECT_TRUE(Sent<Launch>().empty()) << "the other may still write";
+  say("b", 0, true, false);
+  auto launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u) << "the leader first";
+  const uint64_t op = launches[0].second.op_id;
+  EXPECT_TRUE(launches[0].second.drain);
+  EXPECT_EQ(launches[0].second.epoch, 1u);
+  EXPECT_EQ(launches[0].first, "a");
+  Restart();  // the order is stored, and is given again under its number
+  Node("a", 1);
+  Node("b", 1);
+  launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].second.op_id, op);
+  say("a", op, false, false);
+  launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].first, "b");
+  EXPECT_EQ(launches[0].second.leader_address, "a:7");
+  say("b", op, false, false);
+  say("a", op, true, false);
+  EXPECT_TRUE(Happened("drain_failed"));
+  EXPECT_SAYS(core_->DrainInWords(*core_->FindJob("j")), "next try in");
+  say("b", op, true, false);
+  sends_.clear();
+  Wait(20 * kSecond);
+  launches = Sent<Launch>();
+  ASSERT_FALSE(launches.empty());
+  EXPECT_NE(launches[0].second.op_id, op);
+  say("a", launches[0].second.op_id, false, true);
+  EXPECT_EQ(core_->FindJob("j")->drain.op, 0u);
+  EXPECT_EQ(core_->DrainInWords(*core_->FindJob("j")), "");
+  EXPECT_SAYS(core_->FindJob("j")->reason, "resumes from step 10 (durable)");
+}
+
+TEST_F(CoreTest, ACopyThatIsLostIsSaidAndItsStepsAreBooked) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.step = 30;
+  report.step_seconds = 2;
+  report.copies = {CopyState{1, 1, 20, false, {}, true, 1}};
+  Do(JobReported{"a", report});
+  Do(Suspend{{7, "j", 0, 5000}});
+  report = Snapshot("j", "a", NodeJobState::kReleased);
+  report.step_seconds = 2;
+  const CopyState old{1, 1, 20, false, {}, true, 1};
+  report.copies = {CopyState{1, 2, 30, true, {"a"}, false, 1}, old};
+  Do(JobReported{"a", report});
+  EXPECT_EQ(StateOf("j"), JobState::kSuspended);
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 0);
+  report.run_ended = true;
+  report.copies[0].staged_gang = false;
+  report.copies[0].ram_nodes.clear();
+  report.copies[0].lost = true;
+  report.copies[0].failure = "no longer in RAM of node a";
+  Do(JobReported{"a", report});
+  EXPECT_TRUE(Happened("copy_lost") && Happened("lost"));
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
+  EXPECT_DOUBLE_EQ(core_->FindJob("j")->lost_gpu_seconds, 20);
+  EXPECT_SAYS(core_->FindJob("j")->reason, "resumes from step 20 (durable)");
+  sends_.clear();
+  Wait(20 * kSecond);
+  EXPECT_TRUE(Sent<Launch>().empty()) << "there is nothing to drain";
+}
+
+// ---- taken back, and not heard
+
+TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  const uint64_t stop_op = core_->FindJob("j")->stop_op;
+  sends_.clear();
+  EXPECT_TRUE(Do(Withdraw{7}).status.ok());
+  EXPECT_EQ(Op(7).state, OperationState::kFailed);
+  EXPECT_SAYS(Op(7).message, "withdrawn");
+  const auto stops = Sent<Stop>();
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_TRUE(stops[0].second.withdraw && !stops[0].second.kill);
+  EXPECT_EQ(stops[0].second.op_id, stop_op);
+  EXPECT_TRUE(Do(Withdraw{7}).status.ok()) << "twice is once";
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.suspend_failed = true;
+  report.message = "withdrawn by operator";
+  Do(JobReported{"a", report});
+  EXPECT_EQ(StateOf("j"), JobState::kRunning);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 1u);
+  Do(Suspend{{8, "j", 0, 5000}});
+  Say("j", "a", NodeJobState::kReleased);
+  EXPECT_SAYS(Refusal(Withdraw{8}, Code::kFailedPrecondition), "has ended already");
+  EXPECT_SAYS(Refusal(Withdraw{99}, Code::kNotFound), "99");
+}
+
+TEST_F(CoreTest, AWithdrawalThatComesTooLateLaunchesItAgainInItsPlace) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  Do(Withdraw{7});
+  Say("j", "a", NodeJobState::kReleased);
+  EXPECT_EQ(StateOf("j"), JobState::kStarting);
+  EXPECT_EQ(core_->FindJob("j")->epoch, 2u);
+}
+
+TEST_F(CoreTest, ANodeThatDoesNotAnswerIsNamedAndNoKillLiesInWaitForIt) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 2000}});
+  sends_.clear();
+  hearts_ = false;
+  Wait(60 * kSecond);
+  for (const auto& [node, stop] : Sent<Stop>()) EXPECT_FALSE(stop.kill);
+  EXPECT_EQ(Op(7).state, OperationState::kFailed);
+  EXPECT_SAYS(Op(7).message, "node a, which runs j, does not answer");
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.suspend_failed = true;
+  Do(JobReported{"a", report});
+  EXPECT_EQ(StateOf("j"), JobState::kRunning);
+}
+
+// ---- small
+
+TEST_F(CoreTest, WhoHasSaidNothingCannotBeSuspended) {
+  Node("a", 1);
+  ASSERT_TRUE(Do(PutJob{0, Spec("j", 1)}).status.ok());
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.methods.clear();
+  Do(JobReported{"a", report});
+  ASSERT_EQ(StateOf("j"), JobState::kRunning);
+  EXPECT_SAYS(Refusal(Suspend{{7, "j", 0, 0}}, Code::kFailedPrecondition), "has not said");
+}
+
+TEST_F(CoreTest, NoRestartsMeansNone) {
+  Node("a", 1);
+  JobSpec spec = Spec("j", 1);
+  spec.restarts_max = 0;
+  Runs(spec);
+  Say("j", "a", NodeJobState::kFailed);
+  EXPECT_EQ(StateOf("j"), JobState::kFailed);
+  EXPECT_SAYS(core_->FindJob("j")->reason, "gave up after 0 restarts");
+}
+
+TEST_F(CoreTest, CancellingWhatHasFailedGivesItsMemoryBack) {
+  Node("a", 1);
+  JobSpec spec = Spec("j", 1);
+  spec.restarts_max = 0;
+  Runs(spec);
+  SayCopy("j", "a", NodeJobState::kRunning, 10, false);
+  SayCopy("j", "a", NodeJobState::kFailed, 10, false);
+  ASSERT_EQ(StateOf("j"), JobState::kFailed);
+  sends_.clear();
+  EXPECT_TRUE(Do(Cancel{{9, "j", 0, 0}}).status.ok());
+  EXPECT_EQ(StateOf("j"), JobState::kCancelled);
+  const auto forgets = Sent<Forget>();
+  ASSERT_EQ(forgets.size(), 1u);
+  EXPECT_TRUE(forgets[0].second.drop_copies);
+}
+
 }  // namespace
 }  // namespace ckpt::core
