@@ -33,7 +33,6 @@ DrainNode::~DrainNode() = default;
 void DrainNode::Join() {
   const Options& options = services_->options;
   host_.to_leader({0, JoinMsg{.job = options.job,
-                              .token = options.gang_token,
                               .node = os::HostName(),
                               .node_rank = options.node_rank,
                               .node_count = options.node_count,

@@ -36,7 +36,6 @@ struct Encoder {
   void operator()(const JoinMsg& m) const {
     v1::GangJoin* join = out->mutable_join();
     join->set_job(m.job);
-    join->set_token(m.token);
     join->set_node(m.node);
     join->set_node_rank(m.node_rank);
     join->set_nnodes(m.node_count);
@@ -131,7 +130,6 @@ Result<GangBody> DecodeJoin(const v1::GangJoin& in) {
                            std::to_string(in.rank_count()) + " ranks");
   }
   JoinMsg join{.job = in.job(),
-               .token = in.token(),
                .node = in.node(),
                .node_rank = in.node_rank(),
                .node_count = in.nnodes(),

@@ -287,6 +287,7 @@ void GangLeader::Launch(const ResumeDecision& decision) {
                 Say("no rank has registered with libckpt: passing SIGTERM on to the ranks");
                 SendAll(NoticeMsg{.source = "SIGTERM"});
               },
+          .step = host_.step,
       });
   LeaderLaunch* started = launch.get();
   launches_[launch_] = std::move(launch);

@@ -30,6 +30,7 @@ class GangLeader : public LeaderPart {
     std::function<void(Peer)> close;
     std::function<void()> changed;
     std::function<void(int exit_code, const std::string& message)> outcome;  // once
+    std::function<int64_t()> step;  // that the ranks of this node have come to
   };
 
   GangLeader(Services* services, Host host);

@@ -25,6 +25,7 @@ class GangLeaderTest : public testing::Test {
                         .close = [](uint64_t) {},
                         .changed = [] {},
                         .outcome = [this](int code, const std::string&) { outcome_ = code; },
+                        .step = [] { return int64_t{0}; },
                     });
     leader_->Start();
   }

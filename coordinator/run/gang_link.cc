@@ -13,6 +13,9 @@ namespace ckpt::run {
 namespace {
 
 constexpr int kMessageBytesMax = 512 << 20;  // the layouts of a node's ranks are the largest
+constexpr char kTokenKey[] = "ckpt-gang-token-bin";  // -bin: any bytes
+constexpr int kHandshakeMs = 10'000;                 // whoever connects and says nothing
+constexpr int kMetadataBytesMax = 8 << 10;
 
 // What waits to be written on one stream: at most one write is under way. Whoever is told to write
 // does so outside the lock.
@@ -122,10 +125,20 @@ class ServerStream : public grpc::ServerBidiReactor<v1::GangMsg, v1::GangMsg> {
   WriteQueue writes_;
 };
 
+// Ends a stream before anything of it is read.
+class Stranger : public grpc::ServerBidiReactor<v1::GangMsg, v1::GangMsg> {
+ public:
+  Stranger() {
+    Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "the gang's token is another"));
+  }
+  void OnDone() override { delete this; }
+};
+
 class ServerImpl : public GangServer, public v1::Gang::CallbackService {
  public:
-  ServerImpl(os::EventLoop* loop, Handler handler)
-      : sink_(std::make_shared<ServerSink>(ServerSink{loop, std::move(handler)})) {}
+  ServerImpl(os::EventLoop* loop, std::string token, Handler handler)
+      : token_(std::move(token)),
+        sink_(std::make_shared<ServerSink>(ServerSink{loop, std::move(handler)})) {}
 
   ~ServerImpl() override {
     sink_->alive = false;
@@ -144,6 +157,8 @@ class ServerImpl : public GangServer, public v1::Gang::CallbackService {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
@@ -169,7 +184,12 @@ class ServerImpl : public GangServer, public v1::Gang::CallbackService {
     if (it != streams_.end()) it->second->Close();
   }
 
-  grpc::ServerBidiReactor<v1::GangMsg, v1::GangMsg>* Join(grpc::CallbackServerContext*) override {
+  grpc::ServerBidiReactor<v1::GangMsg, v1::GangMsg>* Join(
+      grpc::CallbackServerContext* context) override {
+    const auto shown = context->client_metadata().find(kTokenKey);
+    const bool known = shown != context->client_metadata().end() &&
+                       std::string_view(shown->second.data(), shown->second.size()) == token_;
+    if (!known) return new Stranger();  // deletes itself in OnDone
     MutexLock lock(mutex_);
     const PeerId id = next_id_++;
     auto* stream = new ServerStream(this, id);  // deletes itself in OnDone
@@ -190,6 +210,7 @@ class ServerImpl : public GangServer, public v1::Gang::CallbackService {
   }
 
  private:
+  const std::string token_;
   const std::shared_ptr<ServerSink> sink_;
   std::string address_;
   // Held while a stream is told to write, so that it cannot end meanwhile; gRPC only queues there.
@@ -219,7 +240,8 @@ void ServerStream::OnDone() {
 
 class ClientImpl : public GangClient, public grpc::ClientBidiReactor<v1::GangMsg, v1::GangMsg> {
  public:
-  ClientImpl(os::EventLoop* loop, const std::string& address, Handler handler)
+  ClientImpl(os::EventLoop* loop, const std::string& address, const std::string& token,
+             Handler handler)
       : sink_(std::make_shared<ClientSink>(ClientSink{loop, std::move(handler)})) {
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -233,6 +255,7 @@ class ClientImpl : public GangClient, public grpc::ClientBidiReactor<v1::GangMsg
     stub_ = v1::Gang::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
     context_.set_wait_for_ready(true);
+    context_.AddMetadata(kTokenKey, token);
   }
 
   void Start() {
@@ -268,9 +291,17 @@ class ClientImpl : public GangClient, public grpc::ClientBidiReactor<v1::GangMsg
     MaybeRemoveHold();
   }
   void OnDone(const grpc::Status& status) override {
-    const std::string why = status.ok() ? "the leader closed the gang's stream"
-                                        : "the gang's stream broke: " + status.error_message();
-    ClientSink::Post(sink_, [why](const Handler& h) { h.closed(Unavailable(why)); });
+    std::string why = status.ok() ? "the leader closed the gang's stream"
+                                  : "the gang's stream broke: " + status.error_message();
+    const bool stranger = status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
+    if (stranger) {
+      why = status.error_message() +
+            " on the leading node; CKPT_GANG_TOKEN must be the same on all nodes, or unset on all "
+            "(then it is .gang-token in the store that they share)";
+    }
+    ClientSink::Post(sink_, [why, stranger](const Handler& h) {
+      h.closed(stranger ? PermissionDenied(why) : Unavailable(why));
+    });
     MutexLock lock(mutex_);
     done_ = true;
     changed_.NotifyAll();
@@ -299,25 +330,25 @@ class ClientImpl : public GangClient, public grpc::ClientBidiReactor<v1::GangMsg
 
 Result<std::unique_ptr<GangServer>> GangServer::Listen(os::EventLoop* loop,
                                                        const os::HostPort& address,
-                                                       Handler handler) {
+                                                       const std::string& token, Handler handler) {
   if (!os::IsLoopbackHost(address.host)) {
     return InvalidArgument("the gang is served on loopback only without TLS; " + address.host +
                            " is not loopback");
   }
-  auto server = std::make_unique<ServerImpl>(loop, std::move(handler));
+  auto server = std::make_unique<ServerImpl>(loop, token, std::move(handler));
   CKPT_RETURN_IF_ERROR(server->Start(address));
   return std::unique_ptr<GangServer>(std::move(server));
 }
 
 Result<std::unique_ptr<GangClient>> GangClient::Connect(os::EventLoop* loop,
                                                         const std::string& address,
-                                                        Handler handler) {
+                                                        const std::string& token, Handler handler) {
   CKPT_ASSIGN_OR_RETURN(const os::HostPort parsed, os::ParseHostPort(address));
   if (!os::IsLoopbackHost(parsed.host)) {
     return InvalidArgument("without TLS a gang is joined on loopback only; " + parsed.host +
                            " is not loopback");
   }
-  auto client = std::make_unique<ClientImpl>(loop, parsed.ToString(), std::move(handler));
+  auto client = std::make_unique<ClientImpl>(loop, parsed.ToString(), token, std::move(handler));
   client->Start();
   return std::unique_ptr<GangClient>(std::move(client));
 }

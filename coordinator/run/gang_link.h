@@ -32,7 +32,7 @@ struct RamCopy {
 };
 
 struct JoinMsg {
-  std::string job, token, node;
+  std::string job, node;
   uint32_t node_rank = 0, node_count = 0, rank_count = 0;
   uint64_t epoch = 0;  // granted by a coordinator, or joined before; 0 unknown
   std::vector<RamCopy> ram;
@@ -128,11 +128,13 @@ class GangServer {
     std::function<void(PeerId)> closed;
   };
 
-  // Serves on `address` (port 0: the kernel chooses). Without TLS, loopback only.
+  // Serves on `address` (port 0: the kernel chooses) whoever shows `token`; of others no message is
+  // read. Without TLS, loopback only.
   // Errors: kInvalidArgument for an address that is not loopback; kAlreadyExists if the port is in
   // use, naming it.
   static Result<std::unique_ptr<GangServer>> Listen(os::EventLoop* loop,
-                                                    const os::HostPort& address, Handler handler);
+                                                    const os::HostPort& address,
+                                                    const std::string& token, Handler handler);
   virtual ~GangServer() = default;  // Blocks: until all streams have ended, a second at most
   virtual std::string address() const = 0;  // HOST:PORT for --rendezvous
   // Queued. No effect once the peer is gone.
@@ -146,13 +148,15 @@ class GangClient {
  public:
   struct Handler {
     std::function<void(GangMessage)> message;
-    std::function<void(Status)> closed;  // why; nothing comes after it
+    // Why; nothing comes after it. kPermissionDenied: the token is another, and will be.
+    std::function<void(Status)> closed;
   };
 
   // Connects as soon as somebody serves there, retrying until then; the caller's deadline is its
   // own timer. What is sent before that is kept.
   static Result<std::unique_ptr<GangClient>> Connect(os::EventLoop* loop,
-                                                     const std::string& address, Handler handler);
+                                                     const std::string& address,
+                                                     const std::string& token, Handler handler);
   virtual ~GangClient() = default;
   virtual void Send(const GangMessage& message) = 0;
 };

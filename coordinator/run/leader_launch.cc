@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "coordinator/run/shard_writers.h"
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/format/manifest.h"
 
 namespace ckpt::run {
 namespace {
 
+constexpr Nanos kFenceLook = std::chrono::seconds(10);
 constexpr Nanos kCommitTimeout = std::chrono::seconds(60);
 constexpr int64_t kKillNsMax = 2'000'000'000;
 
@@ -21,13 +23,13 @@ LeaderLaunch::LeaderLaunch(Services* services, LeaderLaunchConfig config, Host h
 
 LeaderLaunch::~LeaderLaunch() {
   *alive_ = false;
-  for (const auto timer : {machine_timer_, forward_timer_, kill_timer_}) {
+  for (const auto timer : {machine_timer_, forward_timer_, fence_timer_}) {
     services_->loop->CancelTimer(timer);
   }
 }
 
 Status LeaderLaunch::Start() {
-  gang::LeaderConfig config{.epoch = Epoch(config_.epoch)};
+  gang::LeaderConfig config{.epoch = Epoch(config_.epoch), .slots = 0};
   // Killing takes a part of the grace, if that is short.
   config.kill_ns = std::min<int64_t>(kKillNsMax, services_->options.grace.count() / 4);
   config.member_grace_ns = services_->options.member_grace.count();
@@ -38,7 +40,31 @@ Status LeaderLaunch::Start() {
   leader_ = std::make_unique<gang::Leader>(std::move(leader));
   started_ns_ = BoottimeNs();
   for (const auto& [node, state] : nodes_) Feed(gang::MemberJoined{node});
+  TellSlots();
+  fence_timer_ = services_->loop->AddPeriodic(kFenceLook, [this] { LookForNewerEpoch(); });
   return OkStatus();
+}
+
+// Whoever launched the job again has fenced this launch off: what it computes from here on can
+// never be saved.
+void LeaderLaunch::LookForNewerEpoch() {
+  if (end_ != LaunchEnd::kNone || looking_ || released()) return;
+  looking_ = true;
+  CallStore([store = services_->store] { return store->HighestEpoch(); },
+            [this](const Result<Epoch>& highest) {
+              looking_ = false;
+              OnHighestEpoch(highest);
+            });
+}
+
+void LeaderLaunch::OnHighestEpoch(const Result<Epoch>& highest) {
+  const bool newer = highest.ok() && highest->value() > config_.epoch;
+  if (!newer || end_ != LaunchEnd::kNone) return;
+  KillNow(0, "another launch of job " + services_->options.job + ": it has claimed epoch " +
+                 std::to_string(highest->value()) + " in " + services_->store->Describe() +
+                 ", so that nothing of this one, epoch " + std::to_string(config_.epoch) +
+                 ", can be saved any more; end that one before this is launched again, or let it "
+                 "go on");
 }
 
 void LeaderLaunch::SetConnected(uint32_t node, bool connected) {
@@ -139,8 +165,10 @@ void LeaderLaunch::Act(const gang::LeaderAction& action) {
     // it holds, whatever is tracked by the time of the commit.
     if (send->msg.attempt != 0) layouts_of_.try_emplace(send->msg.attempt, layouts_);
     host_.to_node(send->member, MachineMsg{gang::Encode(send->msg)});
+    CKPT_PASS(send->msg.operation != 0 ? "run.leader.operation" : "run.leader.other");
   } else if (const auto* persist = std::get_if<gang::Persist>(&action)) {
     // Nobody succeeds a leading ckpt-run within its epoch: the record is not kept.
+    CKPT_PASS("run.leader.outcome");
     Feed(gang::Persisted{persist->id});
   } else if (const auto* commit = std::get_if<gang::CommitAttempt>(&action)) {
     Commit(*commit);
@@ -150,6 +178,10 @@ void LeaderLaunch::Act(const gang::LeaderAction& action) {
     Abort(*abort);
   } else if (const auto* report = std::get_if<gang::Report>(&action)) {
     OnReport(*report);
+  } else if (const auto* answer = std::get_if<gang::NoticeAnswer>(&action)) {
+    OnAnswer(*answer);
+  } else if (const auto* loss = std::get_if<gang::LossBooked>(&action)) {
+    OnLoss(*loss);
   }
 }
 

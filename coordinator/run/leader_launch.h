@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "coordinator/gang/leader.h"
-#include "coordinator/gang/notices.h"
 #include "coordinator/run/gang_link.h"
 #include "coordinator/run/kv_store.h"
 #include "coordinator/run/services.h"
@@ -59,6 +58,7 @@ class LeaderLaunch {
     std::function<void(const RestoredMsg&)> damaged;  // the copy it resumes from does not load
     // No rank has registered and a notice came: pass the signal on.
     std::function<void()> forward_signal;
+    std::function<int64_t()> step;  // that the ranks of this node have come to
   };
 
   LeaderLaunch(Services* services, LeaderLaunchConfig config, Host host);
@@ -68,7 +68,6 @@ class LeaderLaunch {
   void OnMessage(uint32_t node, const GangBody& body);
   void SetConnected(uint32_t node, bool connected);
   void AddNotice(const NoticeMsg& notice);
-  void WithdrawNotice(const NoticeMsg& notice);
   void SaveNow(uint64_t operation, int64_t left_ns, const std::string& source);
 
   const LeaderLaunchConfig& config() const { return config_; }
@@ -101,6 +100,8 @@ class LeaderLaunch {
   const std::string& refusal() const { return refusal_; }  // of the newest operation; empty: none
   bool ready() const { return ready_; }
   std::optional<int64_t> StepOf(uint32_t attempt) const;
+  // How the gang took the newest notice, if it is not simply obeyed; empty: it is.
+  const std::string& notice_text() const { return notice_text_; }
   const std::map<uint32_t, std::string>& not_durable() const { return not_durable_; }
   uint64_t stage_bytes() const { return stage_bytes_; }
 
@@ -129,6 +130,8 @@ class LeaderLaunch {
   // `work` on a worker thread, then `then(its result)` on the loop.
   template <typename Work, typename Then>
   void CallStore(Work work, Then then);
+  void LookForNewerEpoch();
+  void OnHighestEpoch(const Result<Epoch>& highest);
 
   // leader_ready.cc: layouts, plan, slots, notices
   void OnLayouts(uint32_t node, const LayoutsMsg& m);
@@ -139,14 +142,16 @@ class LeaderLaunch {
   void OnKvSet(uint32_t node, const KvSetMsg& m);
   void OnKvWait(uint32_t node, const KvWaitMsg& m);
   std::string WhyNotReady() const;  // empty: nothing is wrong, only not there yet
-  void ConsiderNotices();
-  void RefuseNotice(const std::string& why);
-  void ArmNoticeTimers(const gang::Effective& effective);
-  void KillNow(const std::string& why);
+  std::string WhoIsMissing() const;
+  void TellSlots();
+  void ForwardLater();
+  void KillNow(uint64_t operation, const std::string& why);
   const LaunchNode* NodeOf(uint32_t node) const;
 
   // leader_reports.cc: what people and reports are told
   void OnReport(const gang::Report& report);
+  void OnAnswer(const gang::NoticeAnswer& answer);
+  void OnLoss(const gang::LossBooked& loss);
   void SayPhase(const gang::Report& report);
   void SetEnd(LaunchEnd end, std::string reason);
 
@@ -156,7 +161,7 @@ class LeaderLaunch {
   std::unique_ptr<gang::Leader> leader_;
   std::deque<gang::LeaderEvent> events_;
   bool stepping_ = false;
-  os::EventLoop::TimerId machine_timer_ = 0, forward_timer_ = 0, kill_timer_ = 0;
+  os::EventLoop::TimerId machine_timer_ = 0, forward_timer_ = 0, fence_timer_ = 0;
 
   std::map<uint32_t, NodeState> nodes_;
   std::map<uint32_t, std::string> layout_bytes_;  // by rank
@@ -167,20 +172,21 @@ class LeaderLaunch {
   uint64_t plan_number_ = 0;
   std::string plan_error_;
   bool ready_ = false;
+  uint32_t slots_ = 0;
   uint64_t stage_bytes_ = 0;
   std::set<uint32_t> restored_, finished_;
   int64_t started_ns_ = 0;
   KvStore kv_;
 
-  gang::NoticeBook notices_;
-  uint64_t next_notice_ = 1;
-  uint64_t agent_operation_ = 0, pending_operation_ = 0;  // of the newest notice with a number
-  bool notice_seen_ = false, kept_said_ = false, forwarded_ = false;
-  uint64_t operation_ = 0;  // of the suspend that the machine was told, 0 none
-  int64_t told_deadline_ns_ = 0;
-  std::string refusal_;
+  uint64_t next_operation_ = 1;
+  uint64_t agent_operation_ = 0;  // of the newest notice that a coordinator numbered
+  uint64_t operation_ = 0;        // of the newest notice
+  bool notice_seen_ = false, forwarded_ = false;
+  std::string refusal_, notice_text_;
+  std::set<std::string> sources_;  // of the notices that stand
 
   size_t store_calls_ = 0;             // under way
+  bool looking_ = false;               // for a newer epoch
   std::map<uint32_t, int64_t> steps_;  // by attempt
   std::set<uint32_t> durable_;
   std::map<uint32_t, std::string> not_durable_;

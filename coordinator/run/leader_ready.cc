@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator/run/leader_launch.h"
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/plan/plan.h"
 
@@ -81,7 +82,7 @@ void LeaderLaunch::OnPlanned(uint64_t, const Status& status, std::vector<std::st
     }
     host_.to_node(node.node, plan);
   }
-  ConsiderNotices();
+  TellSlots();
 }
 
 void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
@@ -98,7 +99,7 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
   }
   const bool was_ready = ready_;
   ready_ = slots > 0;
-  if (ready_) Feed(gang::SlotsKnown{slots});
+  slots_ = slots;
   if (!m.error.empty() && plan_error_.empty()) {
     LogError("no save or suspend is possible: " + m.error);
   }
@@ -106,7 +107,7 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
     LogDebug("staging memory is ready: " + FormatBytes(stage_bytes_) + " a generation, " +
              std::to_string(slots) + " slots");
   }
-  ConsiderNotices();
+  TellSlots();
   host_.changed();
 }
 
@@ -143,115 +144,80 @@ std::string LeaderLaunch::WhyNotReady() const {
   return "";
 }
 
+std::string LeaderLaunch::WhoIsMissing() const {
+  std::string missing;
+  for (uint32_t rank = 0; rank < config_.world; ++rank) {
+    if (layout_bytes_.contains(rank)) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (missing.empty()) return "staging memory is being laid out";
+  return "ranks " + missing + " (or others of their node) have not registered and called track yet";
+}
+
+// What the machine may count on, each time that it changes.
+void LeaderLaunch::TellSlots() {
+  if (ready_) return Feed(gang::SlotsKnown{slots_});
+  const std::string never = WhyNotReady();
+  Feed(gang::SlotsKnown{0, never.empty() ? WhoIsMissing() : never, !never.empty()});
+}
+
 // ---- notices ------------------------------------------------------------------------------------
 
 void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
   const auto request = static_cast<gang::Request>(notice.request);
-  if (request == gang::Request::kNone) return WithdrawNotice(notice);
+  if (request == gang::Request::kNone) {
+    if (end_ != LaunchEnd::kNone) return;
+    Say("notice withdrawn: " + notice.source);
+    return Feed(gang::Withdraw{notice.operation, "withdrawn by " + notice.source});
+  }
   // Also of a launch that has ended already: what is asked to stop is not started again.
   if (request != gang::Request::kSave) notice_seen_ = true;
   if (end_ != LaunchEnd::kNone) return;
-  if (request == gang::Request::kKill) return KillNow(notice.source);
+  if (notice.operation != 0) agent_operation_ = notice.operation;
+  if (request == gang::Request::kKill) return KillNow(notice.operation, notice.source);
   if (request == gang::Request::kSave) {
     return SaveNow(notice.operation, notice.left_ns, notice.source);
   }
-  gang::NoticeRequest entry{
-      .id = next_notice_++, .source = notice.source, .request = request, .hard = notice.hard};
-  if (notice.left_ns > 0) entry.deadline_ns = BoottimeNs() + notice.left_ns;
-  if (notices_.empty()) Say("notice: " + notice.source);
-  if (const Status added = notices_.Add(entry); !added.ok()) {
-    return LogWarning("notice of " + notice.source + ": " + added.ToString());
+  CKPT_PASS("run.leader.notice");
+  operation_ = notice.operation != 0 ? notice.operation : kOwnOperations | next_operation_++;
+  if (sources_.insert(notice.source).second) {
+    Say("notice: " + notice.source +
+        (notice.left_ns > 0 ? ", " + FormatDuration(Nanos(notice.left_ns)) : ""));
   }
-  if (notice.operation != 0) agent_operation_ = pending_operation_ = notice.operation;
   refusal_.clear();
-  ConsiderNotices();
-}
-
-void LeaderLaunch::WithdrawNotice(const NoticeMsg& notice) {
-  const uint64_t operation = notice.operation;
-  if (end_ != LaunchEnd::kNone || operation == 0) return;
-  const std::string why = "withdrawn by " + notice.source;
-  if (operation_ == operation) return Feed(gang::Withdraw{operation, why});
-  if (agent_operation_ != operation) return;
-  pending_operation_ = 0;
-  notices_ = gang::NoticeBook();
-  ArmNoticeTimers(gang::Effective());
-  RefuseNotice(why);
+  ForwardLater();
+  gang::Command command{
+      .operation = operation_, .request = request, .hard = notice.hard, .source = notice.source};
+  if (notice.left_ns > 0) command.deadline_ns = BoottimeNs() + notice.left_ns;
+  Feed(std::move(command));
 }
 
 void LeaderLaunch::SaveNow(uint64_t operation, int64_t left_ns, const std::string& source) {
-  if (!ready_) {
-    const std::string why = WhyNotReady();
-    refusal_ = why.empty() ? "not all ranks have called track yet" : why;
-    return Say("no save for " + source + ": " + refusal_);
-  }
-  gang::Command command{.operation = operation != 0 ? operation : kOwnOperations | next_notice_++,
-                        .request = gang::Request::kSave,
-                        .source = source};
+  gang::Command command{
+      .operation = operation != 0 ? operation : kOwnOperations | next_operation_++,
+      .request = gang::Request::kSave,
+      .source = source};
   if (left_ns > 0) command.deadline_ns = BoottimeNs() + left_ns;
-  Feed(command);
+  operation_ = command.operation;
+  refusal_.clear();
+  Feed(std::move(command));
 }
 
-void LeaderLaunch::ConsiderNotices() {
-  if (notices_.empty() || end_ != LaunchEnd::kNone) return;
-  const gang::Effective effective = notices_.Compute(BoottimeNs(), gang::NoticeTimes());
-  ArmNoticeTimers(effective);
-  if (!ready_) {
-    if (const std::string why = WhyNotReady(); !why.empty()) return RefuseNotice(why);
-    if (!kept_said_) {
-      kept_said_ = true;
-      Say("not all ranks have registered and called track yet: the notice is kept until they have");
-    }
-    return;
-  }
-  if (operation_ != 0 && pending_operation_ == 0 && told_deadline_ns_ == effective.deadline_ns) {
-    return;
-  }
-  // The machine merges commands; an earlier deadline is one more command.
-  operation_ = pending_operation_ != 0 ? std::exchange(pending_operation_, 0)
-                                       : kOwnOperations | next_notice_++;
-  told_deadline_ns_ = effective.deadline_ns;
-  Feed(gang::Command{.operation = operation_,
-                     .request = effective.request,
-                     .deadline_ns = effective.deadline_ns,
-                     .hard = effective.hard,
-                     .source = effective.sources});
+void LeaderLaunch::KillNow(uint64_t operation, const std::string& why) {
+  Feed(gang::Command{.operation = operation != 0 ? operation : kOwnOperations | next_operation_++,
+                     .request = gang::Request::kKill,
+                     .source = why});
 }
 
-void LeaderLaunch::RefuseNotice(const std::string& why) {
-  if (!refusal_.empty()) return;
-  refusal_ = why;
-  Say("cannot suspend: " + why + "; the ranks run on" +
-      (kill_timer_ != 0 ? " until the deadline" : "") + ", what is durable already stays");
-  host_.changed();
-}
-
-void LeaderLaunch::ArmNoticeTimers(const gang::Effective& effective) {
-  os::EventLoop* loop = services_->loop;
-  const int64_t now = BoottimeNs();
-  loop->CancelTimer(kill_timer_);
-  kill_timer_ = 0;
-  const int64_t kill_ns = std::min<int64_t>(2'000'000'000, services_->options.grace.count() / 4);
-  if (effective.hard && effective.deadline_ns != 0) {
-    const int64_t left = std::max<int64_t>(0, effective.deadline_ns - kill_ns - now);
-    kill_timer_ = loop->AddTimer(Nanos(left), [this] {
-      kill_timer_ = 0;
-      if (operation_ == 0) KillNow("the deadline of the notice; the gang could not be suspended");
-    });
-  }
+// Programs without libckpt know signals only.
+void LeaderLaunch::ForwardLater() {
   if (forward_timer_ != 0 || forwarded_) return;
   const int64_t wait = std::min(kRegisterNsMax, services_->options.grace.count() / 2);
-  forward_timer_ = loop->AddTimer(Nanos(wait), [this] {
+  forward_timer_ = services_->loop->AddTimer(Nanos(wait), [this] {
     forward_timer_ = 0;
     forwarded_ = true;
     if (!ready_ && layout_bytes_.empty()) host_.forward_signal();
   });
-}
-
-void LeaderLaunch::KillNow(const std::string& why) {
-  Feed(gang::Command{.operation = kOwnOperations | next_notice_++,
-                     .request = gang::Request::kKill,
-                     .source = why});
 }
 
 }  // namespace ckpt::run

@@ -1,4 +1,6 @@
 // What the machine reports, as facts for the agent and as lines for people.
+#include <algorithm>
+
 #include "coordinator/run/leader_launch.h"
 #include "libckpt/base/log.h"
 
@@ -22,7 +24,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     steps_[report.attempt] = report.step;
   switch (report.phase) {
     case OpPhase::kQueued:
-      if (stop) times_ = LaunchTimes{.noticed_ns = report.at_ns};
+      if (stop) times_ = LaunchTimes{.noticed_ns = report.noticed_ns};
       break;
     case OpPhase::kQuiesced:
       if (stop) times_.cut_ns = report.at_ns;
@@ -46,6 +48,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
       break;
     case OpPhase::kNotDurable:
       not_durable_[report.attempt] = report.status.message();
+      LookForNewerEpoch();
       break;
     case OpPhase::kEnded:
       stop_attempt_ = report.attempt;
@@ -60,19 +63,46 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     case OpPhase::kRefused:
       // Not because the stop that came first is nearly through.
       if (view().decision == gang::Decision::kRelease) break;
-      if (report.operation != 0 && report.operation == operation_) {
-        operation_ = 0;
-        refusal_ = report.status.message();
-        notices_ = gang::NoticeBook();
-      }
+      if (report.operation == operation_) refusal_ = report.status.message();
+      if (report.operation == operation_) sources_.clear();
       break;
+    case OpPhase::kTooLate:
     case OpPhase::kNotified:
     case OpPhase::kReleasing:
     case OpPhase::kAgain:
-    case OpPhase::kTooLate:
       break;
   }
   SayPhase(report);
+  host_.changed();
+}
+
+// Said at once, and again when it changes: what a person can still do, can be done now.
+void LeaderLaunch::OnAnswer(const gang::NoticeAnswer& answer) {
+  const bool late = answer.answer == gang::Answer::kFallback;
+  notice_text_ = answer.answer == gang::Answer::kAck ? "" : answer.why;
+  if (const std::string never = WhyNotReady(); late && !never.empty()) {
+    Say("cannot suspend: " + never + "; the ranks run on until the deadline, what is durable " +
+        "already stays");
+  } else if (late) {
+    Say("the notice is too short: " + answer.why);
+  } else if (!notice_text_.empty()) {
+    Say(answer.why);
+  }
+  host_.changed();
+}
+
+void LeaderLaunch::OnLoss(const gang::LossBooked& loss) {
+  const bool copy = loss.attempt != 0;
+  const int64_t from = copy ? loss.step : config_.resumed_from.step.value();
+  const int64_t steps = std::max<int64_t>(0, host_.step() - from);
+  std::string stands = "the job begins anew";
+  if (copy) {
+    stands = IdOf(loss.attempt, loss.step).ToString() + " stands";
+  } else if (config_.resumed_from.epoch.value() != 0) {
+    stands = config_.resumed_from.ToString() + " stands";
+  }
+  Say("lost: " + std::to_string(steps) + " steps, " + FormatDuration(Nanos(loss.lost_ns)) +
+      " of each of " + std::to_string(config_.world) + " ranks (" + loss.why + "); " + stands);
   host_.changed();
 }
 
@@ -118,6 +148,11 @@ void LeaderLaunch::SayPhase(const gang::Report& report) {
     case OpPhase::kRefused:
       return Say(std::string(gang::Name(report.request)) + " refused: " + report.status.message() +
                  missing);
+    case OpPhase::kAgain:
+      return Say("this try to stop failed: " + report.status.message() + missing +
+                 "; it is tried again");
+    case OpPhase::kTooLate:
+      return Say(report.status.message());
     case OpPhase::kEnded:
       return Say("the gang ends: " + report.status.message() +
                  (report.attempt != 0 ? "; " + id + " stands" : ""));

@@ -36,7 +36,6 @@ std::vector<RamCopy> NodeHost::copies() const { return Inventory(AllSlots()); }
 JoinMsg NodeHost::MakeJoin() const {
   const Options& options = services_->options;
   return JoinMsg{.job = options.job,
-                 .token = options.gang_token,
                  .node = os::HostName(),
                  .node_rank = options.node_rank,
                  .node_count = options.node_count,

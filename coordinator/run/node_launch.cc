@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 // Programs that have not registered by then are taken for such that never do.
 constexpr int64_t kRegisterNs = 3'000'000'000;
+constexpr int64_t kPhaseNsMax = int64_t{86'400} * 1'000'000'000;  // a day
 constexpr Nanos kSampleEvery = std::chrono::milliseconds(100);
 
 std::string MakeToken() { return JobId::Random().ToString(); }
@@ -87,6 +89,7 @@ Status NodeLaunch::StartRanks() {
   sample_timer_ = services_->loop->AddPeriodic(kSampleEvery, [this] { SamplePages(); });
   started_ns_ = BoottimeNs();
   Feed(gang::LeaderBack{});
+  CKPT_FAULT("run.node.start");
   CKPT_ASSIGN_OR_RETURN(const std::vector<RankCommand> commands, MakeCommands());
   return processes_.Start(commands);
 }
@@ -153,6 +156,7 @@ void NodeLaunch::OnExited(uint32_t rank, const os::ExitStatus& status) {
 }
 
 void NodeLaunch::OnAllGone() {
+  CKPT_PASS("run.node.gone");
   released_ = true;
   Hurry(true);
   stuck_.clear();
@@ -202,6 +206,7 @@ void NodeLaunch::Act(const gang::MemberAction& action) {
   if (const auto* send = std::get_if<gang::SendToLeader>(&action)) {
     host_.to_leader(MachineMsg{gang::Encode(send->msg)});
   } else if (const auto* barrier = std::get_if<gang::ReleaseBarrier>(&action)) {
+    CKPT_PASS(barrier->barrier == 2 ? "run.node.barrier2" : "run.node.barrier3");
     Reply(barrier->rank.value(), 0,
           wire::BarrierReleased{barrier->operation, barrier->round, barrier->barrier});
   } else if (const auto* back = std::get_if<gang::TellRolledBack>(&action)) {
@@ -244,6 +249,7 @@ void NodeLaunch::SamplePages() {
     const uint32_t boundary = wire::LoadWord(page).boundary;
     boundaries += boundary;
     all_stepped = all_stepped && boundary > 0;
+    SamplePhase(RankAt(i));
     const uint32_t count = page.signal_count.load(std::memory_order_relaxed);
     if (count == ranks_[i].signals_seen) continue;
     ranks_[i].signals_seen = count;
@@ -253,6 +259,33 @@ void NodeLaunch::SamplePages() {
   pace_->Look(BoottimeNs(), boundaries);
   Hurry(member_ && member_->phase() != "running");
   host_.changed();
+}
+
+// What the program says that it does without boundaries.
+void NodeLaunch::SamplePhase(uint32_t rank) {
+  const wire::ControlPage& page = pages_->page(rank);
+  std::pair<uint32_t, int64_t> now{page.phase.load(), page.phase_until_boottime_ns.load()};
+  std::string kind;
+  switch (static_cast<wire::RankPhase>(now.first)) {
+    case wire::RankPhase::kSetup:
+      kind = "set-up";
+      break;
+    case wire::RankPhase::kCompile:
+      kind = "compile";
+      break;
+    case wire::RankPhase::kEvaluation:
+      kind = "evaluation";
+      break;
+    default:
+      now = {0, 0};
+  }
+  if (now == Of(rank).phase) return;
+  Of(rank).phase = now;
+  int64_t expected = 0;
+  if (now.second != 0) {
+    expected = std::clamp<int64_t>(now.second - BoottimeNs(), 1, kPhaseNsMax);
+  }
+  Feed(gang::RankInPhase{Rank(rank), kind, kind.empty() ? 0 : expected});
 }
 
 void NodeLaunch::OnLeader(const GangBody& body) {

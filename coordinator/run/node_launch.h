@@ -108,6 +108,7 @@ class NodeLaunch {
     uint32_t save_request = 0, save_boundary = 0, save_sequence = 0;  // an open STAGING_GET
     uint64_t rebuild = 0;
     uint32_t signals_seen = 0;
+    std::pair<uint32_t, int64_t> phase{0, 0};  // that was told to the leader, and its end
     int64_t stall_ns = 0;
   };
   struct KvQuestion {
@@ -127,6 +128,7 @@ class NodeLaunch {
   void ArmTimer();
   void SamplePages();
   void Hurry(bool hurry);
+  void SamplePhase(uint32_t rank);
 
   // node_frames.cc: what ranks say, what they are told
   void OnHello(uint32_t rank, uint32_t request, const wire::Hello& hello);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "coordinator/run/node_launch.h"
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 
 namespace ckpt::run {
@@ -187,6 +188,7 @@ void NodeLaunch::Act(const gang::GrantSave& action) {
     Fail(action.rank.value(), state.save_request, why);
     return Feed(gang::RankStageFailed{action.rank, action.generation, action.attempt, why});
   }
+  CKPT_PASS("run.node.grant");
   Reply(action.rank.value(), state.save_request,
         wire::Staging{action.slot, action.generation, action.attempt, slot->bytes()});
 }
@@ -199,6 +201,7 @@ void NodeLaunch::Act(const gang::WriteShards& action) {
         Internal("generation " + std::to_string(action.generation) + " is not in its staging slot"),
         ""});
   }
+  CKPT_PASS("run.node.write");
   const AttemptId id = set[0]->region().info().id;
   writing_[action.attempt] = id;
   writers_.Start(id, set);

@@ -78,6 +78,9 @@ void RankServer::OnEvents(const ConnectionPtr& connection, uint32_t events) {
 void RankServer::ReadAll(const ConnectionPtr& connection) {
   while (connection->channel.valid() && !connection->closing) {
     Result<wire::Polled<wire::Frame>> polled = connection->channel.TryReceive();
+    if (polled.status().code() == Code::kFailedPrecondition && !connection->proved) {
+      return Refuse(connection, 0, polled.status());
+    }
     if (!polled.ok()) {
       if (polled.status().code() != Code::kUnavailable) {
         LogWarning("rank socket: " + polled.status().ToString());
@@ -112,9 +115,12 @@ Status RankServer::CheckHello(const Connection& connection, const wire::Hello& h
         std::to_string(config_.world));
   }
   if (hello.version_min > wire::kFrameVersion || hello.version_max < wire::kFrameVersion) {
-    return FailedPrecondition("the library speaks frames " + std::to_string(hello.version_min) +
-                              " to " + std::to_string(hello.version_max) + ", ckpt-run " +
-                              std::to_string(wire::kFrameVersion));
+    return FailedPrecondition(
+        "libckpt in this program speaks frames of version " + std::to_string(hello.version_min) +
+        " to " + std::to_string(hello.version_max) + ", this ckpt-run version " +
+        std::to_string(wire::kFrameVersion) +
+        "; install a ckpt-run of the program's release on this node, or build the program with a "
+        "library of this one's");
   }
   return OkStatus();
 }

@@ -92,6 +92,7 @@ void AddLeader(const ReportInput& in, v1::JobReport* out) {
     out->set_suspend_failed(true);
     out->set_message(launch->refusal());
   }
+  if (out->message().empty()) out->set_message(launch->notice_text());
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class NodePart {
   virtual bool joined() const = 0;
 };
 
-// Whether a node that joins is of the gang that these options lead: token, job, size, and whether
+// Whether a node that joins is of the gang that these options lead: job, size, and whether
 // it drains. Errors: what differs.
 Status CheckJoinOptions(const Options& options, const JoinMsg& join);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "coordinator/run/gang_token.h"
 #include "coordinator/run/memcpy_speed.h"
 #include "coordinator/run/report.h"
 #include "libckpt/base/log.h"
@@ -109,6 +110,9 @@ Status Runner::PrepareStore() {
                                     " cannot be written (--store names another)");
   }
   services_.store = storage::OpenFileStore(options.store);
+  if (options.node_count > 1 && options.gang_token.empty()) {
+    CKPT_ASSIGN_OR_RETURN(options.gang_token, GangTokenOf(options.store));
+  }
   return OkStatus();
 }
 
@@ -146,6 +150,11 @@ void Runner::MakeRunParts() {
                           },
                       .changed = [this] { ReportSoon(); },
                       .outcome = [](int, const std::string&) {},  // comes to the node as well
+                      .step =
+                          [this] {
+                            const NodeLaunch* launch = ranks_->current();
+                            return launch == nullptr ? int64_t{0} : launch->status().step;
+                          },
                   });
   gang_ = leader.get();
   leader_ = std::move(leader);
@@ -204,7 +213,7 @@ Status Runner::Serve() {
     CKPT_ASSIGN_OR_RETURN(address, os::ParseHostPort(options.rendezvous));
   }
   if (options.node_count == 1) return OkStatus();
-  CKPT_ASSIGN_OR_RETURN(server_, GangServer::Listen(loop_.get(), address,
+  CKPT_ASSIGN_OR_RETURN(server_, GangServer::Listen(loop_.get(), address, options.gang_token,
                                                     {.message =
                                                          [this](uint64_t peer, GangMessage m) {
                                                            streams_.insert(peer);
@@ -229,7 +238,7 @@ void Runner::BeginJoin(std::vector<SlotPtr> adopted) {
 
 void Runner::ConnectToLeader() {
   Result<std::unique_ptr<GangClient>> client =
-      GangClient::Connect(loop_.get(), services_.options.rendezvous,
+      GangClient::Connect(loop_.get(), services_.options.rendezvous, services_.options.gang_token,
                           {.message = [this](GangMessage m) { node_->OnLeader(m); },
                            .closed = [this](const Status& why) { OnLeaderClosed(why); }});
   if (!client.ok()) return node_->Abandon(2, client.status().message());
@@ -248,6 +257,9 @@ void Runner::ConnectToLeader() {
 // The leader may only be out of reach for a while: the ranks train on, and we knock again.
 void Runner::OnLeaderClosed(const Status& why) {
   if (exit_code_ >= 0) return;
+  if (why.code() == Code::kPermissionDenied && !node_->joined()) {
+    return node_->Abandon(1, why.message());
+  }
   if (node_->joined()) Say(why.message());
   node_->LeaderLost();
   loop_->CancelTimer(reconnect_timer_);

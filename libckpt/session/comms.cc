@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libckpt/base/fault.h"
 #include "libckpt/base/limits.h"
 
 namespace ckpt::session {
@@ -65,6 +66,7 @@ Status Communicators::TakeDown(const Deadline& deadline) {
 }
 
 Status Communicators::Rebuild(const std::string& scope, const Deadline& deadline) {
+  CKPT_FAULT("session.comms.rebuild");
   for (const Entry& entry : all_) {
     // One that is still half up would answer under its old id.
     CKPT_RETURN_IF_ERROR(

@@ -1,4 +1,5 @@
 // The rank's side of a cut and of the barriers of a stop (gang_session.h).
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/session/cut.h"
 #include "libckpt/session/gang_session.h"
@@ -56,6 +57,7 @@ Status GangSession::SaveAtCut(int64_t user_step, StepResult* out) {
     status = StageNow(grant, user_step);
   }
   EndSave(page());
+  CKPT_PASS("session.save.staged");
   if (status.ok()) status = Sealed(grant, user_step);
   if (!status.ok()) {
     StageFailed(grant, status);
@@ -69,6 +71,7 @@ Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
   SetPhaseOf(wire::RankPhase::kStaging);
   CKPT_ASSIGN_OR_RETURN(const wire::Order order, wire::LoadOrder(*page()));
   const Grant grant{order.slot, order.generation, order.attempt, true};
+  CKPT_PASS("session.stop.cut");
   FenceBeforeCut();
   Status status = StageNow(grant, user_step);
   if (!status.ok()) {
@@ -83,6 +86,7 @@ Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
     return OkStatus();
   }
   SetPhaseOf(wire::RankPhase::kSealed);
+  CKPT_PASS("session.stop.sealed");
   return AtBarriers(order, out);
 }
 
@@ -95,6 +99,7 @@ Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
       comms_->TakeDown(deadline.Min(Deadline("taking down communicators", kCommDownMax)));
   if (told == Told::kForward) return Leave(order, told, out);
   SetPhaseOf(wire::RankPhase::kCommsDown);
+  CKPT_PASS("session.stop.down");
   link_
       ->Post(wire::CommsDown{order.operation, order.round, static_cast<uint32_t>(down.code()),
                              down.message()})
@@ -137,6 +142,7 @@ GangSession::Told GangSession::AwaitBarrier(const wire::Order& order, uint32_t b
 Status GangSession::Leave(const wire::Order& order, Told why, StepResult* out) {
   if (why == Told::kForward)
     LogError(Who() + ": the gang's decision did not come in time; leaving, the staged copy stays");
+  CKPT_PASS("session.stop.leave");
   SetPhaseOf(wire::RankPhase::kReleased);
   out->kind = RequestKind::kStop;
   out->deadline_boottime_ns = order.deadline_boottime_ns;

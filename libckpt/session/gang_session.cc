@@ -101,6 +101,10 @@ Status GangSession::Start() {
   if (!hello.ok()) {
     // Whatever the kernel calls it, to the program it means one thing: CKPT_RUN is of no use.
     const Status& why = hello.status();
+    if (why.code() == Code::kFailedPrecondition || why.code() == Code::kInvalidArgument) {
+      return Status(why.code(), Who() + ": the ckpt-run at " + options_.run_socket +
+                                    " refused this rank: " + why.message());
+    }
     const bool absent = why.code() == Code::kNotFound || why.code() == Code::kPermissionDenied;
     return Status(absent ? Code::kUnavailable : why.code(),
                   Who() + ": CKPT_RUN is set, but no ckpt-run answers at " + options_.run_socket +
@@ -449,7 +453,9 @@ void GangSession::EndOverlapped(const std::shared_ptr<Save>& save, const Grant& 
 Status GangSession::CancelSave(Save* save) {
   if (save->ended()) return OkStatus();
   return Unimplemented(Who() + ": a save under ckpt-run is the gang's; no one rank can cancel " +
-                       save->id().ToString());
+                       save->id().ToString() +
+                       ". It goes on until it is durable; the next save waits for its slot, and a "
+                       "suspend does not need it to end");
 }
 
 Status GangSession::DoFence() {

@@ -139,12 +139,16 @@ Status DecodeBody(std::string_view datagram, uint16_t first, uint16_t version, u
   const auto version_seen = reader.in().Get<uint16_t>();
   *request = reader.in().Get<uint32_t>();
   if (reader.in().failed()) return DataLoss("a frame is shorter than its header");
-  if (version_seen != version) {
-    return DataLoss("a frame of version " + std::to_string(version_seen) + ", this end speaks " +
-                    std::to_string(version));
-  }
   if (type < first || !SelectBody(static_cast<size_t>(type - first), body)) {
     return DataLoss("a frame of unknown type " + std::to_string(type));
+  }
+  if (version_seen != version) {
+    return FailedPrecondition(
+        "a frame of version " + std::to_string(version_seen) + ", this end speaks version " +
+        std::to_string(version) +
+        ": libckpt in the program and ckpt-run (or ckpt-run and agent) are of releases that do not "
+        "fit; install the newer release on this node, or start the job with a library of the same "
+        "release");
   }
   std::visit([&](auto& fields) { Fields(reader, fields); }, *body);
   return reader.in().Finish("frame of type " + std::to_string(type));

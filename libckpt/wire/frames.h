@@ -149,7 +149,7 @@ struct Frame {
 
 // kInvalidArgument if it would not fit one datagram.
 Result<std::string> EncodeFrame(const Frame& frame);
-// kDataLoss for anything that is not a whole, known frame.
+// kDataLoss for anything that is not a whole, known frame; kFailedPrecondition for another version.
 Result<Frame> DecodeFrame(std::string_view datagram);
 // For logs: "HELLO", "STAGING" …
 std::string_view FrameName(const Body& body);

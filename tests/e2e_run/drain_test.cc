@@ -152,7 +152,7 @@ TEST_F(Drain, WithoutACopyOrWithHalfOfOneNothingIsWritten) {
 
 // The newer epoch never heard of the copy: it has gone on from elsewhere.
 TEST_F(Drain, WhatANewerEpochHasFencedIsNotCommitted) {
-  DieAt("engine.write.block:2=kill");
+  DieAt("run.node.write=kill");  // no DRAINING mark yet
   job_.SetEnv("CKPT_AGENT", "");
   RunProcess newer = job_.Start({"--ranks", "2"}, kArgs);
   EXPECT_EQ(newer.Wait(), 0) << newer.Output();

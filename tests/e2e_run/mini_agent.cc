@@ -33,6 +33,14 @@ std::string MiniAgent::report() const {
   return report_;
 }
 
+void MiniAgent::Command(const std::string& coordinator_msg) {
+  loop_->Post([this, coordinator_msg] {
+    for (const auto& [fd, channel] : channels_) {
+      EXPECT_TRUE(channel->Queue({1, wire::Command{coordinator_msg}}).ok());
+    }
+  });
+}
+
 void MiniAgent::Accept() {
   Result<std::optional<os::UniqueFd>> accepted = os::TryAccept(listener_.get());
   if (!accepted.ok() || !accepted->has_value()) return;
@@ -52,7 +60,8 @@ void MiniAgent::Read(int fd) {
       return;
     }
     if (!polled->incoming) return;
-    if (const auto* report = std::get_if<wire::Report>(&polled->incoming->frame.body)) {
+    const auto* report = std::get_if<wire::Report>(&polled->incoming->frame.body);
+    if (report != nullptr && polled->incoming->frame.request == 0) {
       MutexLock lock(mutex_);
       report_ = report->message;
     }

@@ -26,6 +26,8 @@ class MiniAgent {
   size_t held() const;
   // Forgets those of one rank.
   void Forget(uint32_t rank);
+  // To all ckpt-runs that are connected; a serialized ckpt.v1.CoordinatorMsg. Threads: any.
+  void Command(const std::string& coordinator_msg);
   // The newest report of a ckpt-run, a serialized ckpt.v1.AgentMsg.
   std::string report() const;
 

@@ -4,6 +4,12 @@
 //
 //   e2e_rank DIR STEPS STEP_MS DOUBLES [--no-track] [--crash-at STEP] [--save-at STEP]
 //            [--extra | --extra-later]   (a further tensor; tracked with the rest, or anew)
+//            [--late MS]                 (opens the session that much later)
+//            [--phase STEP MS SAID_MS RANK]  (that rank evaluates for MS after STEP, says SAID_MS)
+//            [--linger MS]               (between the last step and Finish)
+//            [--worker]                  (forks a data loader that outlives the rank)
+//            [--throw STEP]              (at STEP, what rank 1 tracks cannot be staged: it throws)
+//            [--stuck STEP]              (rank 1 never calls step again)
 #include <unistd.h>
 
 #include <ckpt/ckpt.hpp>
@@ -21,7 +27,9 @@ namespace {
 struct Arguments {
   std::string dir;
   long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
-  bool track = true, extra = false, extra_later = false;
+  bool track = true, extra = false, extra_later = false, worker = false;
+  long late_ms = 0, linger_ms = 0, throw_at = -1, stuck_at = -1;
+  long phase_at = -1, phase_ms = 0, phase_said_ms = 0, phase_rank = 0;
 };
 
 Arguments Parse(int argc, char** argv) {
@@ -39,6 +47,18 @@ Arguments Parse(int argc, char** argv) {
     if (flag == "--no-track") a.track = false;
     if (flag == "--extra" || flag == "--extra-later") a.extra = true;
     if (flag == "--extra-later") a.extra_later = true;
+    const auto number = [&] { return i + 1 < argc ? atol(argv[++i]) : 0; };
+    if (flag == "--worker") a.worker = true;
+    if (flag == "--late") a.late_ms = number();
+    if (flag == "--linger") a.linger_ms = number();
+    if (flag == "--throw") a.throw_at = number();
+    if (flag == "--stuck") a.stuck_at = number();
+    if (flag == "--phase") {
+      a.phase_at = number();
+      a.phase_ms = number();
+      a.phase_said_ms = number();
+      a.phase_rank = number();
+    }
     if (flag == "--crash-at" && i + 1 < argc) a.crash_at = atol(argv[++i]);
     if (flag == "--save-at" && i + 1 < argc) a.save_at = atol(argv[++i]);
   }
@@ -57,6 +77,7 @@ struct Training {
   std::vector<double> extra;    // the step, in each element
   long step = 0;
   uint64_t random = 1;  // this rank's generator
+  std::string note;     // more than a value may be, when the callback is to throw
 
   void Step(long rank) {
     ++step;
@@ -103,9 +124,35 @@ void Track(Training* training, long rank, long world, ckpt::State* state) {
                   ckpt::Placement::kReplicated);
   }
   state->Value("step", &training->step).Blob("random", &training->random, ckpt::Scope::kRank);
+  state->Blob("note", &training->note, ckpt::Scope::kRank);
+}
+
+void Sleep(long ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// Holds copies of all our descriptors, as a data loader does, and knows nothing of any end.
+void ForkWorker() {
+  if (fork() != 0) return;
+  signal(SIGTERM, SIG_IGN);
+  setsid();
+  Sleep(600'000);
+  _exit(0);
+}
+
+// What the program does after its step, beside training.
+void Misbehave(const Arguments& a, long rank, ckpt::Session* session, Training* training) {
+  if (training->step == a.phase_at && rank == a.phase_rank) {
+    session->SetPhase(ckpt::Phase::kEvaluation, std::chrono::milliseconds(a.phase_said_ms));
+    Sleep(a.phase_ms);
+    session->SetPhase(ckpt::Phase::kTrain);
+  }
+  if (training->step == a.stuck_at && rank == 1) Sleep(600'000);
+  if (a.throw_at >= 0 && rank == 1) {
+    training->note.assign(training->step == a.throw_at ? size_t{20} << 20 : 1, 'x');
+  }
 }
 
 int Train(const Arguments& a) {
+  Sleep(a.late_ms);
   const long rank = Environment("RANK", 0), world = Environment("WORLD_SIZE", 1);
   const long epoch = Environment("CKPT_EPOCH", 0);
   Training training;
@@ -118,6 +165,7 @@ int Train(const Arguments& a) {
   ckpt::State state, wider;
   Track(&training, rank, world, &state);
   ckpt::Session session;
+  if (a.worker) ForkWorker();
   if (a.track) {
     session.Track(state);
     if (session.Restore()) fprintf(stderr, "restored step %ld\n", training.step);
@@ -126,7 +174,7 @@ int Train(const Arguments& a) {
     }
   }
   if (a.extra_later) {  // when the staging memory of the first layout is there
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    Sleep(1000);
     training.extra.assign(1000, 0.0);
     Track(&training, rank, world, &wider);
     session.Track(wider);
@@ -137,18 +185,25 @@ int Train(const Arguments& a) {
     fprintf(log, "%ld %016lx\n", training.step, static_cast<unsigned long>(training.Digest()));
     fflush(log);
     if (training.step == a.crash_at && rank == 1 && epoch == 1) raise(SIGKILL);
-    if (a.step_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(a.step_ms));
+    if (a.step_ms > 0) Sleep(a.step_ms);
+    Misbehave(a, rank, &session, &training);
     const ckpt::Request request = session.Step(training.step);
     if (request.error) fprintf(stderr, "step %ld: %s\n", training.step, request.error->what());
     if (request.stop()) return session.exit_code();
     if (training.step == a.save_at) {
-      ckpt::Save save = session.BeginSave(training.step);
-      save.Wait(ckpt::Level::kShared);
-      fprintf(stderr, "saved step %ld\n", training.step);
+      try {
+        ckpt::Save save = session.BeginSave(training.step);
+        save.Wait(ckpt::Level::kShared);
+        fprintf(stderr, "saved step %ld\n", training.step);
+      } catch (const ckpt::Error& error) {
+        fprintf(stderr, "not saved: %s\n", error.what());
+      }
     }
   }
   fprintf(log, "done %016lx\n", static_cast<unsigned long>(training.Digest()));
   fclose(log);
+  if (a.linger_ms > 0) fprintf(stderr, "lingering\n");
+  Sleep(a.linger_ms);
   session.Finish();
   session.Close();
   return 0;
