@@ -454,8 +454,7 @@ Status GangSession::CancelSave(Save* save) {
   if (save->ended()) return OkStatus();
   return Unimplemented(Who() + ": a save under ckpt-run is the gang's; no one rank can cancel " +
                        save->id().ToString() +
-                       ". It goes on until it is durable; the next save waits for its slot, and a "
-                       "suspend does not need it to end");
+                       ". It goes on until it is durable, and stands in the way of no suspend");
 }
 
 Status GangSession::DoFence() {
