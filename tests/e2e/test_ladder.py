@@ -21,11 +21,12 @@ def steps_done(folder):
         return 0
 
 
-def start(bin_dir, reference, folder, *flags, save_every=0):
+def start(bin_dir, reference, folder, *flags, save_every=0, faults=""):
     train = reference.argv("train", folder) + (["--save-every", str(save_every)] if save_every else [])
     log = open(folder / "ckpt-run.log", "ab")
     return subprocess.Popen([str(bin_dir / "ckpt-run"), "--job", "train", "--store", str(folder / "store"),
-                             "--log-dir", str(folder / "logs"), *flags, "--", *train], stdout=log, stderr=log)
+                             "--log-dir", str(folder / "logs"), *flags, "--", *train], stdout=log, stderr=log,
+                            env=dict(os.environ, **({"CKPT_FAULT_AT": faults} if faults else {})))
 
 
 def descendants_of(job_folder):
@@ -142,3 +143,29 @@ def test_a_text_that_is_absent_or_empty(bin_dir, tmp_path, text):
     assert done.returncode == 2 and text in done.stderr
     demo = subprocess.run([sys.executable, str(ROOT / "examples" / "demo" / "demo.py"), "--text", text], capture_output=True, text=True)
     assert demo.returncode == 2 and text in demo.stderr
+
+
+@pytest.mark.parametrize("rebuild", ["works", "fails", "is late"])
+def test_a_stop_that_goes_back_after_barrier_two_builds_gloo_again(bin_dir, reference, tmp_path, rebuild):
+    """The store does not take the mark when all communicators are down. They are built again, and training goes on; if they cannot be,
+    or not in time, the gang ends and goes on from the copy of that stop."""
+    want = reference(4)
+    faults = "store.draining.after_mark=fail"
+    if rebuild != "works":
+        faults += ",session.comms.rebuild@1=" + ("fail" if rebuild == "fails" else "sleep60000")
+    run = start(bin_dir, want, tmp_path, "--ranks", "4", "--grace", "10", faults=faults)
+    wait_for("the job trains", lambda: steps_done(tmp_path) >= 20 or run.poll() is not None, 60)
+    run.send_signal(signal.SIGTERM)
+    code = run.wait(90)
+    said = (tmp_path / "ckpt-run.log").read_text()
+    assert "fault point store.draining.after_mark: fail" in said, said
+    assert code == (75 if rebuild == "works" else 1), said
+    if rebuild == "works":
+        assert "this try to stop failed" in said, said
+    else:
+        assert re.search(r"the gang ends: .*; s\d+\.e1\.a\d+ stands", said), said
+    assert descendants_of(tmp_path) == []
+    run = start(bin_dir, want, tmp_path, "--ranks", "4")
+    assert run.wait(120) == 0, (tmp_path / "ckpt-run.log").read_text()
+    assert re.search(r"epoch 2: 4 ranks, resuming from", (tmp_path / "ckpt-run.log").read_text())
+    want.check(tmp_path)
