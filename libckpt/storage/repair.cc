@@ -113,12 +113,12 @@ Status EpochStore::Repair(const RepairPlan& plan,
                           const std::vector<std::pair<AttemptId, CommitRecord>>& promised) {
   CKPT_FAULT("store.repair.begin");
   // COMMITs first: what they make whole is no garbage any more.
-  for (const auto& [id, record] : promised) {
+  for (const auto& promise : promised) {
     const bool planned =
         std::any_of(plan.actions.begin(), plan.actions.end(), [&](const RepairAction& action) {
-          return action.kind == RepairKind::kCommit && action.id == id;
+          return action.kind == RepairKind::kCommit && action.id == promise.first;
         });
-    if (planned) CKPT_RETURN_IF_ERROR(PutCommit(id, record));
+    if (planned) CKPT_RETURN_IF_ERROR(PutCommit(promise.first, promise.second));
   }
   CKPT_ASSIGN_OR_RETURN(const EpochView view, ReadView());
   if (view.newest_claim != plan.epoch) {
