@@ -316,7 +316,7 @@ class ForgetfulFs : public os::FileSystem {
     return root;
   }
 
-  const Bugs bugs_;
+  const Bugs bugs_{};
   Mutex mutex_;
   const NodePtr root_ = NewRoot();
   bool powered_ CKPT_GUARDED_BY(mutex_) = true;

@@ -6,7 +6,7 @@
 namespace ckpt::gang::sim {
 namespace {
 
-constexpr Command kSuspend{1, Request::kSuspend, 0, false, "operator"};
+const Command kSuspend{1, Request::kSuspend, 0, false, "operator"};
 
 Command Save(uint64_t operation) {
   return Command{operation, Request::kSave, 0, false, "operator"};
