@@ -317,7 +317,9 @@ TEST(Save, MemoryStaysFlatOverFiftySaves) {
     ASSERT_CKPT_OK(store.store->Abort(store.Id(step)));  // the store in RAM would grow
     if (step == 10) after_warm_up = ResidentBytes();
   }
-  EXPECT_LT(ResidentBytes(), after_warm_up + (uint64_t{4} << 20));
+  // The writing threads' blocks, wherever the allocator keeps them; one copy left behind a save
+  // would be 80 MiB.
+  EXPECT_LT(ResidentBytes(), after_warm_up + (uint64_t{24} << 20));
 }
 
 #if defined(CKPT_FAULTS)

@@ -231,7 +231,7 @@ class GangSessionTest : public ::testing::Test {
   std::unique_ptr<RankThread> rank_;
   Status open_status_;
   int refreshed_ = 0;
-  bool refuse_refresh_ = false;
+  std::atomic<bool> refuse_refresh_{false};
   uint64_t save_every_ = 0;
   int64_t wait_ns_ = 60'000'000'000;
 };

@@ -210,7 +210,10 @@ TEST(RetentionTogether, ManyProcessesSaveAndPruneInOneDirectory) {
         const Status saved = visible.empty()
                                  ? Save(*store, id)
                                  : SaveReferring(*store, id, visible.front(), {visible.front()});
-        if (!saved.ok()) {
+        // Newer ones of the others may have retired it before its name was synced.
+        const bool retired =
+            saved.code() == Code::kNotFound && saved.outcome() == Outcome::kMaybeApplied;
+        if (!saved.ok() && !retired) {
           std::cerr << saved.ToString() << "\n";
           ::_exit(2);
         }

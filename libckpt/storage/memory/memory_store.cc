@@ -30,18 +30,15 @@ class MemoryWriter : public FileWriter {
       : job_(std::move(job)), bytes_(std::move(bytes)), where_(std::move(where)) {}
 
   Status Write(uint64_t offset, ByteSpan data) override {
-    CKPT_RETURN_IF_ERROR(failed_);
-    failed_ = Pass("store.file.write");
-    CKPT_RETURN_IF_ERROR(failed_);
+    CKPT_RETURN_IF_ERROR(Step("store.file.write"));
     MutexLock lock(job_->mutex);
     if (bytes_->size() < offset + data.size()) bytes_->resize(offset + data.size());
     std::copy_n(AsText(data).data(), data.size(), bytes_->data() + offset);
     return OkStatus();
   }
   Status Finish() override {
-    CKPT_RETURN_IF_ERROR(failed_);
-    failed_ = Pass("store.file.sync");
-    CKPT_RETURN_IF_ERROR(failed_);
+    CKPT_RETURN_IF_ERROR(Step("store.file.sync"));
+    MutexLock lock(job_->mutex);
     failed_ = FailedPrecondition(where_ + " is finished");
     return OkStatus();
   }
@@ -51,10 +48,22 @@ class MemoryWriter : public FileWriter {
     CKPT_FAULT(point);
     return OkStatus();
   }
+  // One failure is the last word. Others may come and go while a fault point holds this one.
+  Status Step(std::string_view point) {
+    {
+      MutexLock lock(job_->mutex);
+      CKPT_RETURN_IF_ERROR(failed_);
+    }
+    Status passed = Pass(point);
+    if (passed.ok()) return passed;
+    MutexLock lock(job_->mutex);
+    failed_ = passed;
+    return passed;
+  }
   const std::shared_ptr<MemoryJob> job_;
   const MemoryJob::Bytes bytes_;
   const std::string where_;
-  Status failed_;
+  Status failed_;  // guarded by the job's mutex, as the bytes are
 };
 
 class MemoryReader : public FileReader {
