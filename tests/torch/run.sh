@@ -18,6 +18,14 @@ if [ ! -e "$stamp" ]; then
   touch "$stamp"
 fi
 
+# What the tests of other people's loops need on top.
+FRAMEWORKS=(transformers==5.24.0 accelerate==1.15.0)
+more="$VENV/.have-$(printf '%s\n' "${FRAMEWORKS[@]}" | md5sum | cut -c1-12)"
+if [ ! -e "$more" ]; then
+  install "${FRAMEWORKS[@]}"
+  touch "$more"
+fi
+
 # Installed again when a source of the wheel is newer than the last one.
 wheel="$VENV/.wheel"
 if [ ! -e "$wheel" ] || [ -n "$(find libckpt cmake integrations/torch pyproject.toml CMakeLists.txt -newer "$wheel" -type f -print -quit)" ]; then

@@ -1,4 +1,5 @@
-"""`python -m libckpt doctor`: what this machine and this installation can do, and what is missing."""
+"""`python -m libckpt doctor`: what this machine and this installation can do, and what is missing. `export` and `import`:
+weights out of and into a run's directory."""
 
 from __future__ import annotations
 
@@ -101,11 +102,44 @@ def doctor() -> int:
     return 1 if missing else 0
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def _convert(given: argparse.Namespace) -> int:
+    from ._errors import Error
+    from .torch import convert
+
+    try:
+        if given.command == "export":
+            count = convert.export(given.path, given.out, given.format, part=given.part, selector=given.select,
+                                   shard_bytes=int(given.shard_gb * 1e9))
+        else:
+            count = convert.import_(given.given, given.path, step=given.step)
+    except (Error, OSError) as error:
+        print(f"{given.command}: {error}", file=sys.stderr)
+        return 1
+    print(f"{count} tensors")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m libckpt", description=__doc__)
-    parser.add_subparsers(dest="command", required=True).add_parser("doctor", help="what is missing")
-    parser.parse_args(arguments)
-    return doctor()
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="what is missing")
+    out = commands.add_parser("export", help="write the model's weights")
+    out.add_argument("path", help="a run's directory, or one checkpoint's")
+    out.add_argument("out", help="OUT.pt, or a directory, which must not exist")
+    out.add_argument("--format", choices=["pt", "hf", "dcp"], default="", help="else pt for OUT.pt, hf for a directory")
+    out.add_argument("--part", default="model", help="what was given by that name (of several: model.NAME)")
+    out.add_argument("--select", default="", help="step:N or a checkpoint's name, for another one than the newest")
+    out.add_argument("--shard-gb", type=float, default=5.0, help="a safetensors file holds at most that much (default: 5)")
+    into = commands.add_parser("import", help="make a run's directory of weights")
+    into.add_argument("given", help="a .pt file of tensors by name, or a Hugging Face directory of safetensors")
+    into.add_argument("path", help="the directory to make")
+    into.add_argument("--step", type=int, default=0, help="the step that it is said to be of")
+    return parser
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    given = _parser().parse_args(arguments)
+    return doctor() if given.command == "doctor" else _convert(given)
 
 
 if __name__ == "__main__":

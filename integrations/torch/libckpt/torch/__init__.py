@@ -10,28 +10,24 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
+from typing import Any, Iterable, Optional, Union
 
-import torch
-
-from .. import EXIT_SUSPENDED
+from .. import EXIT_SUSPENDED, _core
 from .._errors import Error, NotExpressible
-from ._loader import LoaderPart
-from ._parts import ModulePart, ObjectPart, OptimizerPart, Part, World, clean, settle, unwrap
-from ._run import DEFAULT_SIGNALS, PerRank, Run, Save, per_rank
+from ._makers import Modules, Optimizers, make_modules, makers_of
+from ._parts import Source, World
+from ._run import DEFAULT_SIGNALS, Run, Save, check_format, per_rank
+from ._tensors import UNSHARDED
+from ._tracked import Tracked
 
-__all__ = ["EXIT_SUSPENDED", "Error", "NotExpressible", "Run", "Save", "open", "per_rank"]
-
-_Modules = Union[torch.nn.Module, Mapping[str, torch.nn.Module]]
-_Optimizers = Union[torch.optim.Optimizer, Mapping[str, torch.optim.Optimizer]]
+__all__ = ["EXIT_SUSPENDED", "Error", "NotExpressible", "Run", "Save", "load", "open", "per_rank"]
 
 
 def open(  # noqa: A001: it reads like torch.load and builtins.open
     path: Union[str, "os.PathLike[str]", None] = None,
     *,
-    model: Optional[_Modules] = None,
-    optim: Optional[_Optimizers] = None,
+    model: Optional[Modules] = None,
+    optim: Optional[Optimizers] = None,
     scheduler: Any = None,
     loader: Any = None,
     extra: Any = None,
@@ -58,48 +54,30 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     exit_on_stop: False: step() returns, and should_stop() says so.
     resume: "" the newest state, "latest" the newest durable one, "step:N", a checkpoint's name; None: nothing.
     """
-    makers: List[Callable[[World], Part]] = []
-    names: Dict[int, str] = {}
-    for prefix, module in _several("model", model, torch.nn.Module):
-        makers.append(partial(ModulePart, prefix, module))
-        inside = prefix[len("model.") :] + "." if prefix != "model" else ""
-        settle(module)
-        for name, parameter in unwrap(module).named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), inside + clean(name))
-    for prefix, optimizer in _several("optim", optim, torch.optim.Optimizer):
-        makers.append(partial(OptimizerPart, prefix, optimizer, names))
-    for prefix, module in _several("ema", ema, object):
-        if isinstance(module, torch.nn.Module):
-            makers.append(partial(ModulePart, prefix, module))
-        else:
-            makers.append(_object(prefix, module))
-    for prefix, target in [*_several("scheduler", scheduler, object), *_several("scaler", scaler, object)]:
-        makers.append(_object(prefix, target))
-    if extra is not None:
-        makers.append(_object("extra", extra))
-    if isinstance(loader, torch.utils.data.DataLoader) and not hasattr(loader, "state_dict"):
-        makers.append(partial(LoaderPart, loader))
-    elif loader is not None:
-        makers.append(_object("loader", PerRank(loader), inline=True))
+    makers = makers_of(model, optim, scheduler, loader, extra, scaler, ema)
     return Run(
         path, makers, save_every=save_every, signals=signals, exit_on_stop=exit_on_stop, resume=resume, rng=rng
     )
 
 
-def _object(prefix: str, target: Any, inline: bool = False) -> Callable[[World], Part]:
-    own = isinstance(target, PerRank)
-    return lambda world: ObjectPart(prefix, target.target if own else target, own, world, inline)
+def load(path: Union[str, "os.PathLike[str]"], *, model: Modules, selector: str = "") -> int:
+    """Loads only the model, in place, for inference: of a finished run or one that goes on, which is not disturbed. Returns
+    the step it was saved at. Several ranks: each calls it, plain or with DTensors; buffers are rank 0's.
 
-
-def _several(prefix: str, given: Any, kind: type) -> List[Any]:
-    """One object, or a mapping of several by name."""
-    if given is None:
-        return []
-    if isinstance(given, Mapping) and not hasattr(given, "state_dict"):
-        pairs = [(f"{prefix}.{name}", item) for name, item in given.items()]
-    else:
-        pairs = [(prefix, given)]
-    for name, item in pairs:
-        if not isinstance(item, kind):
-            raise NotExpressible(name, item, f"give a {kind.__module__}.{kind.__qualname__}, or a dict of them by name")
-    return pairs
+    path: a run's directory, of which the newest checkpoint is read, or one checkpoint's.
+    selector: "step:N" or a name, for another one than the newest.
+    """
+    world = World(0, 1, UNSHARDED)
+    parts = [make(world) for make in make_modules("model", model)]
+    reader = _core.open_path(os.fspath(path), selector)
+    try:
+        source = Source(reader)
+        world.stored = int(check_format(source)["world"])
+        tracked = Tracked(parts, world)
+        reader.load_part(tracked.state)
+        tracked.spread_mirrors()
+        for part in parts:
+            part.restore(source)
+        return reader.step()
+    finally:
+        reader.close()

@@ -326,6 +326,27 @@ class Run:
         except Error as error:
             log.error("at exit: %s", error)
 
+    # ---- for what builds on it ----
+
+    def peek(self, selector: str, name: str) -> Any:
+        """What this rank has under `name` in the checkpoint that attach() would take; None without one."""
+        try:
+            reader = self._session.reader(selector)
+        except Error as error:
+            if error.code == "NOT_FOUND":
+                return None
+            raise
+        try:
+            return Source(reader).blob(name)
+        finally:
+            reader.close()
+
+    def attach(self, makers: List[Callable[[World], Part]], resume: Optional[str]) -> None:
+        """More to track, before the first step; restores all if told from where."""
+        self._parts += [make(self._world) for make in makers]
+        if resume is not None:
+            self._restore(resume)
+
     # ---- inside ----
 
     def _set_step(self, step: int) -> None:
@@ -386,13 +407,7 @@ class Run:
 
     def _load(self, reader: _core.Reader) -> None:
         source = Source(reader)
-        meta = source.value("libckpt.torch")
-        if meta is None:
-            raise Error("this checkpoint was not written by libckpt.torch", "INVALID_ARGUMENT")
-        if meta["format"] > _FORMAT:
-            raise Error(f"this checkpoint has format {meta['format']} of libckpt.torch; this release knows {_FORMAT}",
-                        "FAILED_PRECONDITION")
-        self._world.stored = meta["world"]
+        self._world.stored = check_format(source)["world"]
         missing = sorted(set(source.blob("libckpt.parts")) - set(self._part_names()))
         if missing:
             raise Error(f"the checkpoint also holds {', '.join(missing)}; give ckpt.open all that was saved",
@@ -491,6 +506,17 @@ class _Meta(Part):
         value = {"format": _FORMAT, "torch": str(torch.__version__), "world": self._run.world_size}
         yield "libckpt.torch", False, value, "libckpt.torch"
         yield "libckpt.parts", True, sorted(self._run._part_names()), "libckpt.parts"
+
+
+def check_format(source: Source) -> Dict[str, Any]:
+    """What the checkpoint says about itself; an Error if this release cannot read it."""
+    meta: Optional[Dict[str, Any]] = source.value("libckpt.torch")
+    if meta is None:
+        raise Error("this checkpoint was not written by libckpt.torch", "INVALID_ARGUMENT")
+    if meta["format"] > _FORMAT:
+        raise Error(f"this checkpoint has format {meta['format']} of libckpt.torch; this release knows {_FORMAT}",
+                    "FAILED_PRECONDITION")
+    return meta
 
 
 def _take_level(entry: Dict[str, Any], save: Dict[str, Any]) -> None:
