@@ -18,6 +18,7 @@ constexpr uint64_t kLogChunkBytes = 256 << 10;
 constexpr size_t kKillThreads = 2, kKillQueueMax = 4096;
 constexpr auto kHeartbeat = std::chrono::seconds(1);  // until ckptd says otherwise
 constexpr auto kFetchReportEvery = std::chrono::milliseconds(250);
+constexpr auto kHealthEvery = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -70,6 +71,12 @@ Status Agent::Init() {
   CKPT_ASSIGN_OR_RETURN(const std::string target, GrpcTarget(options_.coordinator));
   heartbeat_timer_ = loop_->AddPeriodic(kHeartbeat, [this] { SendHeartbeat(); });
   fetch_timer_ = loop_->AddPeriodic(kFetchReportEvery, [this] { ReportRunningFetches(); });
+  health_ = std::make_unique<HealthCheck>(loop_, [this](const v1::NodeHealth& health) {
+    v1::AgentMsg message;
+    *message.mutable_health() = health;
+    Send(std::move(message));
+  });
+  health_timer_ = loop_->AddPeriodic(kHealthEvery, [this] { LookAtHealth(); });
   link_ = std::make_unique<CoordinatorLink>(
       target, CoordinatorLink::Backoff{options_.reconnect_min, options_.reconnect_max}, loop_,
       std::move(link));
@@ -83,6 +90,7 @@ Agent::~Agent() {
   pool_.reset();
   loop_->CancelTimer(heartbeat_timer_);
   loop_->CancelTimer(fetch_timer_);
+  loop_->CancelTimer(health_timer_);
   for (auto& [key, job] : jobs_) {
     loop_->CancelTimer(job.kill_timer);
     if (job.run.valid()) loop_->RemoveFd(job.run.fd());
@@ -114,6 +122,7 @@ void Agent::OnOpened(uint64_t session) {
   Send(message);
   for (const auto& [key, job] : jobs_) SendReport(job);
   for (const auto& [op_id, fetch] : fetches_) ReportFetch(fetch);
+  LookAtHealth();
 }
 
 void Agent::OnClosed(uint64_t session, const std::string& why) {
@@ -129,6 +138,12 @@ void Agent::SendHeartbeat() {
   v1::AgentMsg message;
   message.mutable_heartbeat()->set_staging_used_bytes(held_.UsedBytes());
   Send(std::move(message));
+}
+
+void Agent::LookAtHealth() {
+  if (session_ == 0) return;
+  health_->Look(
+      {options_.state_dir, options_.store_root, options_.staging_budget_bytes, held_.UsedBytes()});
 }
 
 // I2

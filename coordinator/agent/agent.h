@@ -23,6 +23,7 @@
 #include "coordinator/agent/coordinator_link.h"
 #include "coordinator/agent/data_client.h"
 #include "coordinator/agent/data_server.h"
+#include "coordinator/agent/health.h"
 #include "coordinator/agent/held_copies.h"
 #include "coordinator/agent/options.h"
 #include "coordinator/agent/run_server.h"
@@ -87,6 +88,7 @@ class Agent {
   void OnReadLog(const v1::ReadLog& request);
   Result<v1::LogChunk> ReadLogChunk(const v1::ReadLog& request) const;
   void SendHeartbeat();
+  void LookAtHealth();
   v1::NodeInfo Describe() const;
   void Send(v1::AgentMsg message);
 
@@ -154,8 +156,9 @@ class Agent {
   std::deque<uint64_t> result_order_;
   uint64_t session_ = 0;
   uint64_t next_request_ = 1;
-  os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0;
+  os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0, health_timer_ = 0;
 
+  std::unique_ptr<HealthCheck> health_;
   std::unique_ptr<DataServer> data_;
   std::unique_ptr<RunServer> runs_;
   std::unique_ptr<os::WorkerPool> pool_;

@@ -8,12 +8,13 @@
 #include <cstdlib>
 #include <random>
 
+#include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/clock.h"
 
 namespace ckpt::ckptctl {
 namespace {
 
-constexpr auto kConnectMax = std::chrono::seconds(5);
+constexpr auto kLookMax = std::chrono::seconds(5);      // a coordinator that is stopped
 constexpr auto kRestartMax = std::chrono::seconds(60);  // a coordinator that is away during a wait
 constexpr int64_t kPollMs = 200;
 
@@ -45,9 +46,9 @@ std::string FindServer(const std::string& flag) {
   return "unix:" + run + "/ckpt/ckptd.sock";
 }
 
-Result<Client> Client::Connect(const std::string& server) {
+Result<Client> Client::Connect(const std::string& server, std::chrono::milliseconds limit) {
   const auto channel = grpc::CreateChannel(server, grpc::InsecureChannelCredentials());
-  if (!Connected(*channel, kConnectMax)) {
+  if (!Connected(*channel, limit)) {
     return Unavailable("no coordinator answers at " + server + ": start `ckptd --listen " + server +
                        "`, or name another with --server or CKPT_SERVER");
   }
@@ -62,30 +63,41 @@ Status Client::FromGrpc(const grpc::Status& status) {
   return {static_cast<Code>(status.error_code()), status.error_message()};
 }
 
+Status Client::Reconnect() {
+  const Deadline deadline("restart of the coordinator", kRestartMax);
+  while (true) {
+    auto client = Connect(server_);
+    if (client.ok()) {
+      *this = std::move(client).value();
+      return OkStatus();
+    }
+    if (InterruptNote::Noted()) return Cancelled("interrupted");
+    if (deadline.Expired()) {
+      lost_ = true;
+      return std::move(client).status();
+    }
+    ::poll(nullptr, 0, static_cast<int>(kPollMs));
+  }
+}
+
 Status Client::WaitFor(uint64_t op_id, v1::Operation* operation,
-                       const std::function<void(const v1::Operation&)>& progress) {
-  std::string phase;
-  Deadline restart("restart of the coordinator", kRestartMax);
+                       const std::function<bool(const v1::Operation&)>& seen) {
   while (true) {
     v1::GetOperationRequest request;
     request.set_op_id(op_id);
     request.set_wait_ms(kPollMs);
-    const Status status = Call(&v1::Coordinator::Stub::GetOperation, request, operation);
-    if (status.code() == Code::kUnavailable && !restart.Expired()) {
-      auto again = Connect(server_);
-      if (again.ok()) {
-        *this = std::move(again).value();
-      } else {
-        ::poll(nullptr, 0, static_cast<int>(kPollMs));
-      }
+    v1::Operation now;
+    const Status status = Call(&v1::Coordinator::Stub::GetOperation, request, &now, kLookMax);
+    if (status.code() == Code::kUnavailable || status.code() == Code::kDeadlineExceeded) {
+      CKPT_RETURN_IF_ERROR(Reconnect());
       continue;
     }
     CKPT_RETURN_IF_ERROR(status);
-    restart = Deadline("restart of the coordinator", kRestartMax);
-    if (operation->phase() != phase && progress) progress(*operation);
-    phase = operation->phase();
+    *operation = std::move(now);
+    const bool go_on = seen(*operation);
     const bool granted = operation->kind() == "preempt" && operation->phase() == "GRANTED";
     if (granted || operation->state() != v1::OPERATION_RUNNING) return OkStatus();
+    if (!go_on) return Cancelled("interrupted");
   }
 }
 
@@ -106,7 +118,10 @@ int WithClient(const Globals& globals, const std::function<Status(Client&)>& bod
     return kExitNoCoordinator;
   }
   const Status status = body(*client);
-  return status.ok() ? kExitDone : Fail(status);
+  if (status.ok()) return kExitDone;
+  Fail(status);
+  if (client->lost()) return kExitNoCoordinator;
+  return status.code() == Code::kCancelled ? kExitInterrupted : kExitRefused;
 }
 
 }  // namespace ckpt::ckptctl

@@ -15,9 +15,10 @@ std::string FindServer(const std::string& flag);
 
 class Client {
  public:
-  // Blocks: until connected, kConnectMax at most.
+  // Blocks: until connected, `limit` at most.
   // Errors: kUnavailable when no coordinator answers there; the message says what to type.
-  static Result<Client> Connect(const std::string& server);
+  static Result<Client> Connect(const std::string& server,
+                                std::chrono::milliseconds limit = std::chrono::seconds(5));
 
   v1::Coordinator::Stub& stub() { return *stub_; }
 
@@ -30,15 +31,22 @@ class Client {
     return FromGrpc((stub_.get()->*method)(&context, request, response));
   }
 
+  // To a coordinator that was there a moment ago, for a minute at most.
+  // Errors: kCancelled after a noted Ctrl-C; else as Connect, and lost() from then on.
+  Status Reconnect();
+  bool lost() const { return lost_; }
+
   // Waits until the operation has ended, or has granted what was asked for, also over a restart of
-  // the coordinator. `progress` is called when its phase changes.
+  // the coordinator. `seen` gets it several times a second. Errors: kCancelled once `seen` is
+  // false.
   Status WaitFor(uint64_t op_id, v1::Operation* operation,
-                 const std::function<void(const v1::Operation&)>& progress);
+                 const std::function<bool(const v1::Operation&)>& seen);
 
   static Status FromGrpc(const grpc::Status& status);
 
  private:
   std::string server_;
+  bool lost_ = false;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 

@@ -16,4 +16,8 @@ Result<uint64_t> ParseBytes(const std::string& text);
 // "500ms", "30s", "5m", "2h", "30" (seconds): milliseconds.
 Result<uint64_t> ParseMillis(const std::string& text);
 
+// "12" within [min, max].
+Result<int64_t> ParseWhole(const std::string& text, int64_t min, int64_t max);
+Status CheckJobClass(const std::string& name);
+
 }  // namespace ckpt::ckptctl

@@ -4,11 +4,9 @@
 #include <iostream>
 
 #include "coordinator/ckptctl/client.h"
-#include "coordinator/ckptctl/verb.h"
-#if __has_include("coordinator/ckptctl/offline.h")
+#include "coordinator/ckptctl/completion.h"
 #include "coordinator/ckptctl/offline.h"
-#define CKPTCTL_OFFLINE
-#endif
+#include "coordinator/ckptctl/verb.h"
 
 namespace {
 
@@ -38,12 +36,18 @@ int main(int argc, char** argv) {
   app.add_option("-o,--output", globals.output, "table | json")
       ->check(CLI::IsMember({"table", "json"}));
   app.require_subcommand(1);
-  RegisterJobVerbs(app, globals, &run);
-  RegisterOperationVerbs(app, globals, &run);
+  RegisterSubmit(app, globals, &run);
   RegisterViewVerbs(app, globals, &run);
-#ifdef CKPTCTL_OFFLINE
+  RegisterLogs(app, globals, &run);
+  RegisterWhy(app, globals, &run);
+  RegisterOperationVerbs(app, globals, &run);
   RegisterOfflineVerbs(app, globals, &run);
-#endif
+  RegisterDoctor(app, globals, &run);
+  RegisterCompletion(app, globals, &run);
+  if (argc > 1 && std::string_view(argv[1]) == kCompleteWord) {
+    globals.server = FindServer("");
+    return Complete(app, globals, {argv + 2, argv + argc}, std::cout);
+  }
   std::vector<std::string> command;
   try {
     app.parse(SplitCommand(argc, argv, &command));

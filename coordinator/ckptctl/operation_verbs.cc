@@ -1,10 +1,12 @@
-// quote, apply, suspend, resume, checkpoint, migrate, cancel.
+// quote, apply, suspend, resume, checkpoint, migrate, cancel, operation.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <iostream>
 
 #include "coordinator/ckptctl/client.h"
 #include "coordinator/ckptctl/job_file.h"
 #include "coordinator/ckptctl/render.h"
+#include "coordinator/ckptctl/wait.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -15,29 +17,13 @@ struct Options {
   std::string from, to, deadline;
   std::vector<std::string> nodes;
   uint64_t epoch = 0;
-  bool wait = false;
+  WaitOptions wait;
 };
 
 Result<int64_t> DeadlineMs(const Options& options) {
   if (options.deadline.empty()) return int64_t{0};
   CKPT_ASSIGN_OR_RETURN(const uint64_t ms, ParseMillis(options.deadline));
   return static_cast<int64_t>(ms);
-}
-
-// Prints the operation, waits for its end if asked to, and fails if it failed.
-Status Finish(Client& client, const Globals& globals, bool wait, v1::Operation operation) {
-  const auto progress = [&](const v1::Operation& now) {
-    if (globals.json() || now.state() != v1::OPERATION_RUNNING) return;
-    std::cout << now.kind() << " of " << now.job() << ": " << now.phase() << std::endl;
-  };
-  if (wait) CKPT_RETURN_IF_ERROR(client.WaitFor(operation.op_id(), &operation, progress));
-  if (globals.json()) {
-    std::cout << ToJson(operation) << "\n";
-  } else if (operation.state() != v1::OPERATION_FAILED) {
-    PrintOperation(std::cout, operation);
-  }
-  if (operation.state() != v1::OPERATION_FAILED) return OkStatus();
-  return Aborted(operation.kind() + " of " + operation.job() + " failed: " + operation.message());
 }
 
 template <typename Request, typename Method>
@@ -52,7 +38,7 @@ int Operate(const Globals& globals, const Options& options, Method method, Reque
   return WithClient(globals, [&](Client& client) -> Status {
     v1::Operation operation;
     CKPT_RETURN_IF_ERROR(client.Call(method, request, &operation));
-    return Finish(client, globals, options.wait, std::move(operation));
+    return FinishOperation(client, globals, options.wait, std::move(operation));
   });
 }
 
@@ -71,6 +57,24 @@ int Quote(const Globals& globals, const Options& options) {
   });
 }
 
+// One that was begun earlier, by its number.
+int Show(const Globals& globals, const Options& options) {
+  uint64_t op_id = 0;
+  const char* end = options.target.data() + options.target.size();
+  if (std::from_chars(options.target.data(), end, op_id) != std::from_chars_result{end, {}}) {
+    Fail(InvalidArgument("\"" + options.target + "\" is no number of an operation; the commands " +
+                         "that begin one print it, `ckptctl job NAME` the one in progress"));
+    return kExitUsage;
+  }
+  return WithClient(globals, [&](Client& client) -> Status {
+    v1::GetOperationRequest request;
+    request.set_op_id(op_id);
+    v1::Operation operation;
+    CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::GetOperation, request, &operation));
+    return FinishOperation(client, globals, options.wait, std::move(operation));
+  });
+}
+
 using Action = std::function<int(const Globals&, const Options&)>;
 
 // A verb with one positional argument.
@@ -79,13 +83,13 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Run* run, const char* n
                   Action action) {
   CLI::App* verb = app.add_subcommand(name, help);
   verb->fallthrough();
-  verb->add_option(target, options->target, std::string("name of the ") + target)->required();
+  verb->add_option(target, options->target, std::string("which ") + target)->required();
   verb->callback([=, &globals] { *run = [=, &globals] { return action(globals, *options); }; });
   return verb;
 }
 
 void AddWait(CLI::App* verb, Options* options, bool deadline) {
-  verb->add_flag("--wait", options->wait, "until it has ended; exit 1 if it failed");
+  verb->add_flag("--wait", options->wait.wait, "until it has ended; exit 1 if it failed");
   if (!deadline) return;
   verb->add_option("--deadline", options->deadline,
                    "like 30s (default: by the bytes to be staged)");
@@ -121,6 +125,9 @@ void RegisterStops(CLI::App& app, const Globals& globals, Run* run) {
         AddVerb(app, globals, run, stop.name, stop.help, "job", options, StopAction(stop.method));
     AddWait(verb, options.get(), true);
     verb->add_option("--epoch", options->epoch, "refuse if it has been launched since");
+    if (std::string_view(stop.name) != "suspend") continue;
+    verb->add_flag("--durable", options->wait.durable,
+                   "wait also until its copy is in the store, not only in RAM");
   }
 }
 
@@ -166,6 +173,11 @@ void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run) {
   verb->add_option("--from", migrate->from, "node to leave")->required();
   verb->add_option("--to", migrate->to, "node to go to")->required();
   AddWait(verb, migrate.get(), true);
+
+  auto shown = std::make_shared<Options>();
+  verb = AddVerb(app, globals, run, "operation", "show an operation that was begun earlier",
+                 "operation", shown, Show);
+  AddWait(verb, shown.get(), false);
 }
 
 }  // namespace ckpt::ckptctl

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/clock.h"
 
 namespace ckpt::ckptctl {
@@ -22,21 +23,6 @@ std::string Join(const google::protobuf::RepeatedPtrField<std::string>& words, c
   return text;
 }
 
-std::string ClockTime(int64_t wall_ns) {
-  const time_t seconds = wall_ns / 1'000'000'000;
-  tm parts{};
-  gmtime_r(&seconds, &parts);
-  char text[64];
-  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                static_cast<int>(wall_ns / 1'000'000 % 1000));
-  return text;
-}
-
-size_t Width(const std::string& utf8) {
-  return static_cast<size_t>(
-      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 // The newest copy in a few words, for a table.
 std::string NewestCopy(const v1::Job& job) {
   for (const v1::CopyState& copy : job.copies()) {
@@ -47,6 +33,16 @@ std::string NewestCopy(const v1::Job& job) {
 }
 
 }  // namespace
+
+std::string ClockTime(int64_t wall_ns) {
+  const time_t seconds = wall_ns / 1'000'000'000;
+  tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[64];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                static_cast<int>(wall_ns / 1'000'000 % 1000));
+  return text;
+}
 
 void PrintTable(std::ostream& out, const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -72,6 +68,10 @@ std::string StateWord(v1::JobState state) {
   return name;
 }
 
+bool IsEnded(v1::JobState state) {
+  return state == v1::JOB_FINISHED || state == v1::JOB_FAILED || state == v1::JOB_CANCELLED;
+}
+
 std::string DescribePlacement(const v1::Placement& placement) {
   std::string text;
   for (const v1::NodePlacement& place : placement.nodes()) {
@@ -95,8 +95,9 @@ std::string DescribeCopy(const v1::CopyState& copy) {
   }
   if (!copy.staged_gang()) return "incomplete: not all ranks have staged it";
   std::string text = "in RAM of " + nodes + ", not durable";
-  if (copy.bytes_durable() != 0 && copy.bytes() != 0) {
-    text += " yet (" + std::to_string(copy.bytes_durable() * 100 / copy.bytes()) + " % written)";
+  if (copy.bytes_durable() != 0 && copy.bytes_to_write() != 0) {
+    text += " yet (" + FormatBytes(copy.bytes_durable()) + " of " +
+            FormatBytes(copy.bytes_to_write()) + " written)";
   }
   return text;
 }
@@ -152,6 +153,9 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
       << Fixed(job.lost_gpu_seconds(), 1) << " GPU-seconds\n";
   if (job.placement().nodes_size() != 0) {
     out << "  place: " << DescribePlacement(job.placement()) << "\n";
+  }
+  if (job.op_id() != 0) {
+    out << "  operation " << job.op_id() << " is in progress\n";
   }
   out << "  copies, newest first:" << (job.copies_size() == 0 ? " none known" : "") << "\n";
   for (const v1::CopyState& copy : job.copies()) {

@@ -18,7 +18,10 @@ std::string ToJson(const google::protobuf::Message& message, int indent = 2);
 // Columns padded to their widest cell; the first row is the header.
 void PrintTable(std::ostream& out, const std::vector<std::vector<std::string>>& rows);
 
+// "12:34:56.789", UTC.
+std::string ClockTime(int64_t wall_ns);
 std::string StateWord(v1::JobState state);
+bool IsEnded(v1::JobState state);
 std::string DescribePlacement(const v1::Placement& placement);
 // "in RAM of a b, not durable" | "durable, and in RAM of a b" | "durable" | "incomplete".
 std::string DescribeCopy(const v1::CopyState& copy);

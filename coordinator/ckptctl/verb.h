@@ -21,7 +21,8 @@ enum ExitCode : int {
   kExitRefused = 1,  // refused or failed; stderr says why
   kExitUsage = 2,
   kExitNoCoordinator = 3,
-  kExitDamaged = 4,  // verify found damaged data
+  kExitDamaged = 4,        // verify found damaged data
+  kExitInterrupted = 130,  // Ctrl-C while waiting: what was asked for goes on
 };
 
 struct Globals {
@@ -35,9 +36,13 @@ using Run = std::function<int()>;
 // Prints "ckptctl: MESSAGE" on stderr and returns the exit code that fits.
 int Fail(const Status& status);
 
-void RegisterJobVerbs(CLI::App& app, const Globals& globals, Run* run);  // submit jobs job logs
+void RegisterSubmit(CLI::App& app, const Globals& globals, Run* run);
+void RegisterViewVerbs(CLI::App& app, const Globals& globals, Run* run);  // jobs job nodes events
+void RegisterLogs(CLI::App& app, const Globals& globals, Run* run);
+void RegisterWhy(CLI::App& app, const Globals& globals, Run* run);
 void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run);  // quote apply …
-void RegisterViewVerbs(CLI::App& app, const Globals& globals, Run* run);       // nodes events
+void RegisterDoctor(CLI::App& app, const Globals& globals, Run* run);
+void RegisterCompletion(CLI::App& app, const Globals& globals, Run* run);
 
 // The words behind `--` on the command line of submit.
 void SetSubmitCommand(std::vector<std::string> words);

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,17 +47,51 @@ class FakeAgent {
     MutexLock lock(mutex_);
     stream_->Write(message);
   }
-  // Of every job that it holds: what a drain does when it is through.
-  void MakeDurable() {
+  // Changes what it says of its copies, of all jobs.
+  void SetCopies(const std::function<void(v1::CopyState*)>& change) {
     MutexLock lock(mutex_);
     for (auto& [job, report] : reports_) {
-      for (v1::CopyState& copy : *report.mutable_copies()) copy.set_durable(true);
+      for (v1::CopyState& copy : *report.mutable_copies()) change(&copy);
       WriteReport(report);
     }
+  }
+  // What a drain does when it is through.
+  void MakeDurable() {
+    SetCopies([](v1::CopyState* copy) { copy->set_durable(true); });
   }
   void Finish(const std::string& job) {
     MutexLock lock(mutex_);
     reports_[job].set_state(v1::NODE_JOB_FINISHED);
+    WriteReport(reports_[job]);
+  }
+  // From now on a stop goes as far as staging half of the bytes, until Release.
+  void Hold() {
+    MutexLock lock(mutex_);
+    hold_ = true;
+  }
+  // What a stop that was held would have done at once; half of it is written.
+  void Release(const std::string& job) {
+    MutexLock lock(mutex_);
+    hold_ = false;
+    Released(job);
+  }
+  // Waits until a stop is held.
+  void AwaitHeld() {
+    MutexLock lock(mutex_);
+    const Deadline deadline("held stop", std::chrono::seconds(60));
+    while (!held_ && changed_.WaitUntil(mutex_, deadline)) {
+    }
+  }
+  // Adds to what rank 0 of every job has written; from then on a new epoch begins with none of it.
+  void Write(const std::string& text) {
+    MutexLock lock(mutex_);
+    log_ += text;
+    wrote_ = true;
+  }
+  void Fail(const std::string& job, const std::string& why) {
+    MutexLock lock(mutex_);
+    reports_[job].set_state(v1::NODE_JOB_FAILED);
+    reports_[job].set_message(why);
     WriteReport(reports_[job]);
   }
   // Waits until the stream has ended and returns how.
@@ -107,6 +142,7 @@ class FakeAgent {
 
   void OnLaunch(const v1::Launch& launch) CKPT_REQUIRES(mutex_) {
     v1::JobReport& report = reports_[launch.job()];
+    if (wrote_ && launch.epoch() > 1) log_.clear();
     report.Clear();
     report.set_job(launch.job());
     report.set_epoch(launch.epoch());
@@ -133,14 +169,29 @@ class FakeAgent {
     v1::PhaseTimes* times = report.mutable_times();
     times->set_noticed_ns(1'000'000);
     times->set_cut_ns(3'000'000);
+    report.set_state(v1::NODE_JOB_STOPPING);
+    if (hold_) {
+      report.set_staging_done(32 << 20);
+      report.set_staging_total(64 << 20);
+      held_ = true;
+      return WriteReport(report);
+    }
+    WriteReport(report);
+    Released(stop.job());
+  }
+
+  void Released(const std::string& job) CKPT_REQUIRES(mutex_) {
+    v1::JobReport& report = reports_[job];
+    v1::PhaseTimes* times = report.mutable_times();
     times->set_staged_ns(8'000'000);
     times->set_staged_bytes(64 << 20);
-    report.set_state(v1::NODE_JOB_STOPPING);
     WriteReport(report);
     times->set_released_ns(20'000'000);
     report.set_state(v1::NODE_JOB_RELEASED);
     v1::CopyState* copy = report.add_copies();
-    copy->set_epoch(stop.epoch());
+    copy->set_epoch(report.epoch());
+    copy->set_bytes_durable(16 << 20);
+    copy->set_bytes_to_write(32 << 20);
     copy->set_attempt(1);
     copy->set_step(100);
     copy->set_bytes(64 << 20);
@@ -160,12 +211,11 @@ class FakeAgent {
   }
 
   void OnReadLog(const v1::ReadLog& request) CKPT_REQUIRES(mutex_) {
-    static constexpr std::string_view kLog = "step 1\nstep 2\n";
     v1::AgentMsg message;
     v1::LogChunk* chunk = message.mutable_log();
     chunk->set_request(request.request());
-    const size_t offset = std::min<size_t>(request.offset(), kLog.size());
-    chunk->set_data(std::string(kLog.substr(offset, 8)));
+    const size_t offset = std::min<size_t>(request.offset(), log_.size());
+    chunk->set_data(log_.substr(offset, 8));
     chunk->set_next_offset(offset + chunk->data().size());
     if (request.rank() == 1) chunk->set_error("rank 1 has written nothing");
     stream_->Write(message);
@@ -196,6 +246,9 @@ class FakeAgent {
   std::map<std::string, v1::JobReport> reports_ CKPT_GUARDED_BY(mutex_);
   v1::CoordinatorMsg welcome_ CKPT_GUARDED_BY(mutex_);
   bool welcomed_ CKPT_GUARDED_BY(mutex_) = false;
+  bool wrote_ CKPT_GUARDED_BY(mutex_) = false;
+  bool hold_ CKPT_GUARDED_BY(mutex_) = false, held_ CKPT_GUARDED_BY(mutex_) = false;
+  std::string log_ CKPT_GUARDED_BY(mutex_) = "step 1\nstep 2\n";
   os::Thread reader_;
 };
 

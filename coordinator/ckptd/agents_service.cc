@@ -124,6 +124,9 @@ class AgentStream final : public grpc::ServerBidiReactor<v1::AgentMsg, v1::Coord
       case v1::AgentMsg::kHeartbeat:
         return loop_->Apply(core::StagingUsed{node_, incoming_.heartbeat().staging_used_bytes()})
             .status();
+      case v1::AgentMsg::kHealth:
+        loop_->TakeHealth(node_, incoming_.health());
+        return OkStatus();
       case v1::AgentMsg::kLog:
         loop_->LogArrived(incoming_.log());
         return OkStatus();

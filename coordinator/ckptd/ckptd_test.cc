@@ -364,5 +364,72 @@ TEST_F(CkptdTest, AfterARecordThatCannotBeStoredNothingIsAnsweredFromMemory) {
 }
 #endif
 
+TEST_F(CkptdTest, AnOperationSaysWhatItMoves) {
+  FakeAgent a(server_->address(), "a", 2);
+  FakeAgent b(server_->address(), "b", 2);
+  a.Welcome();
+  b.Welcome();
+  ASSERT_TRUE(NodeUp("a") && NodeUp("b"));
+  Submit("j", 4);
+  ASSERT_TRUE(Becomes("j", v1::JOB_RUNNING));
+  a.Hold();
+  b.Hold();
+  v1::StopRequest request;
+  request.set_job("j");
+  v1::Operation operation;
+  ASSERT_TRUE(Call(&Stub::Suspend, request, &operation).ok());
+  v1::GetOperationRequest look;
+  look.set_op_id(operation.op_id());
+  const auto progress = [&](const std::string& what, uint64_t done, uint64_t total) {
+    const Deadline deadline("progress", std::chrono::seconds(60));
+    while (!deadline.Expired()) {
+      EXPECT_TRUE(Call(&Stub::GetOperation, look, &operation).ok());
+      for (const v1::Progress& p : operation.progress()) {
+        if (p.job() == "j" && p.what() == what && p.bytes_done() == done) {
+          return p.bytes_total() == total;
+        }
+      }
+    }
+    return false;
+  };
+  // The sum over both nodes.
+  EXPECT_TRUE(progress("staged", 64 << 20, 128 << 20));
+  a.Release("j");
+  b.Release("j");
+  EXPECT_EQ(Await(operation.op_id()).state(), v1::OPERATION_DONE);
+  EXPECT_TRUE(progress("written", 32 << 20, 64 << 20));
+  EXPECT_EQ(Get("j").copies(0).bytes_to_write(), uint64_t{64} << 20);
+  a.MakeDurable();
+  EXPECT_TRUE(progress("written", 64 << 20, 64 << 20));
+}
+
+TEST_F(CkptdTest, TheCoordinatorAndItsNodesSayHowTheyAre) {
+  FakeAgent a(server_->address(), "a", 2);
+  a.Welcome();
+  ASSERT_TRUE(NodeUp("a"));
+  v1::AgentMsg message;
+  message.mutable_health()->set_version("9.9");
+  message.mutable_health()->set_wall_ns(WallNs() + 60'000'000'000);
+  message.mutable_health()->add_findings()->set_name("store root");
+  a.Send(message);
+  v1::ListNodesResponse nodes;
+  const Deadline deadline("health", std::chrono::seconds(60));
+  while (nodes.nodes_size() == 0 || nodes.nodes(0).health().version().empty()) {
+    ASSERT_FALSE(deadline.Expired());
+    ASSERT_TRUE(Call(&Stub::ListNodes, v1::ListNodesRequest(), &nodes).ok());
+  }
+  EXPECT_EQ(nodes.nodes(0).health().findings(0).name(), "store root");
+  EXPECT_GT(nodes.nodes(0).clock_offset_ms(), 0);
+  v1::CoordinatorStatus status;
+  ASSERT_TRUE(Call(&Stub::GetStatus, v1::GetStatusRequest(), &status).ok());
+  EXPECT_EQ(status.term(), 1u);
+  EXPECT_EQ(status.findings(0).level(), v1::FINDING_OK) << status.findings(0).message();
+  const uint64_t revision = status.revision();
+  EXPECT_GT(revision, 0u) << "node a came up";
+  Submit("j", 1);
+  ASSERT_TRUE(Call(&Stub::GetStatus, v1::GetStatusRequest(), &status).ok());
+  EXPECT_GT(status.revision(), revision);
+}
+
 }  // namespace
 }  // namespace ckpt::ckptd

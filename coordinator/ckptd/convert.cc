@@ -17,6 +17,7 @@ core::CopyState FromProto(const v1::CopyState& in) {
   copy.bytes_durable = in.bytes_durable();
   copy.failure = in.failure();
   copy.lost = in.lost();
+  copy.bytes_to_write = in.bytes_to_write();
   return copy;
 }
 
@@ -95,6 +96,8 @@ core::JobReport FromProto(const v1::JobReport& in) {
   report.first_step_ns = in.first_step_ns();
   report.run_ended = in.run_ended();
   report.drain_op = in.drain_op();
+  report.staging_done = in.staging_done();
+  report.staging_total = in.staging_total();
   return report;
 }
 
@@ -135,6 +138,7 @@ void ToProto(const core::CopyState& copy, v1::CopyState* out) {
   out->set_bytes_durable(copy.bytes_durable);
   out->set_failure(copy.failure);
   out->set_lost(copy.lost);
+  out->set_bytes_to_write(copy.bytes_to_write);
 }
 
 void ToProto(const core::PhaseTimes& times, v1::PhaseTimes* out) {
@@ -159,7 +163,41 @@ void ToProto(const core::Placement& placement, v1::Placement* out) {
   }
 }
 
-void ToProto(const core::Operation& operation, v1::Operation* out) {
+namespace {
+
+void AddProgress(const std::string& job, const char* what, uint64_t done, uint64_t total,
+                 v1::Operation* out) {
+  if (total == 0) return;
+  v1::Progress* progress = out->add_progress();
+  progress->set_job(job);
+  progress->set_what(what);
+  progress->set_bytes_done(std::min(done, total));
+  progress->set_bytes_total(total);
+}
+
+// What is being copied into staging memory, and what is being written of the copies that this epoch
+// made. `newer_than` leaves out older copies.
+void AddJobProgress(const core::Core& core, const std::string& name, uint64_t epoch,
+                    const std::array<int64_t, 3>& newer_than, v1::Operation* out) {
+  const core::Job* job = core.FindJob(name);
+  if (job == nullptr) return;
+  uint64_t done = 0;
+  uint64_t total = 0;
+  for (const core::Member& member : job->members) {
+    if (job->epoch != epoch) break;
+    done += member.staging_done;
+    total += member.staging_total;
+  }
+  AddProgress(name, "staged", done, total, out);
+  for (const core::CopyState& copy : core.Copies(*job)) {
+    if (copy.epoch != epoch || copy.Key() <= newer_than) continue;
+    return AddProgress(name, "written", copy.bytes_durable, copy.bytes_to_write, out);
+  }
+}
+
+}  // namespace
+
+void ToProto(const core::Core& core, const core::Operation& operation, v1::Operation* out) {
   out->set_op_id(operation.op_id);
   out->set_kind(std::string(core::OperationKindName(operation.kind)));
   out->set_job(operation.job);
@@ -177,6 +215,13 @@ void ToProto(const core::Operation& operation, v1::Operation* out) {
   out->set_started_ns(operation.started_ns);
   out->set_granted_ns(operation.granted_ns);
   out->set_done_ns(operation.done_ns);
+  for (const core::VictimProgress& victim : operation.victims) {
+    AddJobProgress(core, victim.job, victim.epoch, {}, out);
+  }
+  if (operation.kind == core::OperationKind::kCheckpoint) {
+    AddJobProgress(core, operation.job, operation.epoch, operation.newest_before, out);
+  }
+  AddProgress(operation.job, "fetched", operation.fetch_done, operation.fetch_total, out);
 }
 
 void ToProto(const core::Plan& plan, v1::Plan* out) {
@@ -213,6 +258,13 @@ void ToProto(const core::EventRecord& event, v1::Event* out) {
   out->set_kind(event.kind);
   out->set_message(event.message);
   out->mutable_data()->insert(event.data.begin(), event.data.end());
+}
+
+void ToProto(const os::Finding& finding, v1::Finding* out) {
+  out->set_name(finding.name);
+  out->set_level(static_cast<v1::FindingLevel>(finding.level));
+  out->set_message(finding.message);
+  out->set_remedy(finding.remedy);
 }
 
 void ToProto(const core::Core& core, const core::Job& job, v1::Job* out) {

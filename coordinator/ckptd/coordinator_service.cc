@@ -3,11 +3,13 @@
 #include "coordinator/ckptd/convert.h"
 #include "coordinator/ckptd/event_watch.h"
 #include "coordinator/ckptd/status_convert.h"
+#include "libckpt/base/version.h"
 
 namespace ckpt::ckptd {
 namespace {
 
 constexpr int64_t kOperationWaitMsMax = 600'000;
+constexpr uint64_t kDataBytesMin = uint64_t{64} << 20;  // free, for records
 
 template <typename Stop>
 Stop StopFromProto(const v1::StopRequest& in) {
@@ -38,7 +40,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Operate(Context* context, core::Ev
     CKPT_ASSIGN_OR_RETURN(const core::Reply reply, loop_->Apply(event));
     const core::Operation* operation = loop_->core().FindOperation(reply.op_id);
     if (operation == nullptr) return Internal("the operation is not on record");
-    ToProto(*operation, out);
+    ToProto(loop_->core(), *operation, out);
     return OkStatus();
   });
 }
@@ -83,6 +85,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ListNodes(Context* context,
   return OnLoop(context, [this, out] {
     for (const auto& [name, node] : loop_->core().nodes()) {
       ToProto(loop_->core(), node, out->add_nodes());
+      loop_->AddHealth(name, out->mutable_nodes(out->nodes_size() - 1));
     }
     return OkStatus();
   });
@@ -150,7 +153,7 @@ grpc::ServerUnaryReactor* CoordinatorService::GetOperation(Context* context,
                                       " is on record (they are kept for 7 days)")));
       return;
     }
-    ToProto(*operation, out);
+    ToProto(loop_->core(), *operation, out);
     reactor->Finish(grpc::Status::OK);
   };
   const int64_t wait_ms = std::clamp<int64_t>(request->wait_ms(), 0, kOperationWaitMsMax);
@@ -198,6 +201,22 @@ grpc::ServerUnaryReactor* CoordinatorService::ReadLog(Context* context,
   });
   if (!posted.ok()) reactor->Finish(ToGrpc(posted));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::GetStatus(Context* context,
+                                                        const v1::GetStatusRequest*,
+                                                        v1::CoordinatorStatus* out) {
+  // Here, not on the loop: a disk that hangs must not stop it.
+  ToProto(os::CheckFolder("coordinator: data", data_, kDataBytesMin), out->add_findings());
+  return OnLoop(context, [this, out] {
+    out->set_version(std::string(kVersion));
+    out->set_cluster_id(loop_->core().cluster_id());
+    out->set_term(loop_->core().term());
+    out->set_wall_ns(WallNs());
+    out->set_uptime_ms((BoottimeNs() - started_ns_) / 1'000'000);
+    out->set_revision(loop_->core().revision());
+    return OkStatus();
+  });
 }
 
 grpc::ServerWriteReactor<v1::Event>* CoordinatorService::WatchEvents(

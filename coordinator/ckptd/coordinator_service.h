@@ -3,12 +3,14 @@
 
 #include "ckpt/v1/coordinator.grpc.pb.h"
 #include "coordinator/ckptd/core_loop.h"
+#include "libckpt/base/clock.h"
 
 namespace ckpt::ckptd {
 
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
-  explicit CoordinatorService(CoreLoop* loop) : loop_(loop) {}
+  // `data` is the folder of the records.
+  CoordinatorService(CoreLoop* loop, std::string data) : loop_(loop), data_(std::move(data)) {}
 
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
@@ -26,6 +28,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   Unary* Withdraw(Context*, const v1::WithdrawRequest*, v1::Operation*) override;
   Unary* GetOperation(Context*, const v1::GetOperationRequest*, v1::Operation*) override;
   Unary* ReadLog(Context*, const v1::ReadLogRequest*, v1::ReadLogResponse*) override;
+  Unary* GetStatus(Context*, const v1::GetStatusRequest*, v1::CoordinatorStatus*) override;
   grpc::ServerWriteReactor<v1::Event>* WatchEvents(Context*,
                                                    const v1::WatchEventsRequest*) override;
 
@@ -35,6 +38,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   Unary* Operate(Context* context, core::Event event, v1::Operation* out);
 
   CoreLoop* loop_;
+  const std::string data_;
+  const int64_t started_ns_ = BoottimeNs();
 };
 
 }  // namespace ckpt::ckptd

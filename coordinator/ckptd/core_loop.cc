@@ -235,6 +235,18 @@ void CoreLoop::Heard(const std::string& node, const AgentLink* link) {
   if (it != links_.end() && it->second.link.get() == link) it->second.heard_ns = BoottimeNs();
 }
 
+void CoreLoop::TakeHealth(const std::string& node, const v1::NodeHealth& health) {
+  health_[node] = {health, BoottimeNs(), health.wall_ns() - WallNs()};
+}
+
+void CoreLoop::AddHealth(const std::string& node, v1::Node* out) const {
+  const auto it = health_.find(node);
+  if (it == health_.end()) return;
+  *out->mutable_health() = it->second.said;
+  out->set_health_age_ms((BoottimeNs() - it->second.at_ns) / 1'000'000);
+  out->set_clock_offset_ms(it->second.clock_offset_ns / 1'000'000);
+}
+
 void CoreLoop::WhenEnded(uint64_t op_id, int64_t wait_ms, std::function<void(Status)> done) {
   if (Status stored = CheckStored(); !stored.ok()) return done(std::move(stored));
   waiters_.push_back({op_id, BoottimeNs() + wait_ms * 1'000'000, std::move(done)});

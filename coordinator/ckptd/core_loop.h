@@ -14,6 +14,7 @@
 #include <string>
 
 #include "ckpt/v1/agent.pb.h"
+#include "ckpt/v1/coordinator.pb.h"
 #include "coordinator/core/core.h"
 #include "coordinator/store/state_store.h"
 #include "libckpt/base/mutex.h"
@@ -65,6 +66,9 @@ class CoreLoop {
   // No effect if another link speaks for it.
   void Detach(const std::string& node, const AgentLink* link, const std::string& why);
   void Heard(const std::string& node, const AgentLink* link);
+  // What the agent of `node` says of its machine: for people, kept in memory only.
+  void TakeHealth(const std::string& node, const v1::NodeHealth& health);
+  void AddHealth(const std::string& node, v1::Node* out) const;
 
   // Calls `done` when the operation has ended or `wait_ms` is over, whichever is first, with what
   // CheckStored says.
@@ -85,6 +89,11 @@ class CoreLoop {
   struct Link {
     std::shared_ptr<AgentLink> link;
     int64_t heard_ns;
+  };
+  struct Health {
+    v1::NodeHealth said;
+    int64_t at_ns;
+    int64_t clock_offset_ns;
   };
   struct LogRequest {
     int64_t until_ns;
@@ -114,6 +123,7 @@ class CoreLoop {
 
   // The loop's own:
   std::map<std::string, Link> links_;
+  std::map<std::string, Health> health_;
   std::list<Waiter> waiters_;
   std::list<std::function<bool()>> watchers_;
   std::map<uint64_t, LogRequest> logs_;

@@ -98,7 +98,7 @@ class ServerImpl final : public Server {
       : options_(std::move(options)),
         loop_({options_.heartbeat_ms, options_.on_fatal}, std::move(store)),
         agents_(&loop_),
-        coordinator_(&loop_) {}
+        coordinator_(&loop_, options_.data) {}
 
   ~ServerImpl() override {
     if (server_ == nullptr) return;

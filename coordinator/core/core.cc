@@ -62,7 +62,9 @@ std::vector<CopyState> MergedCopies(const Job& job) {
       out.durable |= copy.durable;
       out.lost |= copy.lost && IsMemberNode(job, from.first);
       out.bytes = std::max(out.bytes, copy.bytes);
-      out.bytes_durable = std::max(out.bytes_durable, copy.bytes_durable);
+      // Each node writes its own part.
+      out.bytes_durable += copy.bytes_durable;
+      out.bytes_to_write += copy.bytes_to_write;
       if (out.failure.empty()) out.failure = copy.failure;
       std::vector<std::string> nodes = copy.ram_nodes;
       for (std::string& node : nodes) out.ram_nodes.push_back(std::move(node));
@@ -71,10 +73,12 @@ std::vector<CopyState> MergedCopies(const Job& job) {
   std::vector<CopyState> result;
   for (auto it = merged.rbegin(); it != merged.rend(); ++it) {
     auto& nodes = it->second.ram_nodes;
-    it->second.staged_gang = it->second.staged_gang && !it->second.lost;
+    CopyState& copy = it->second;
+    copy.staged_gang = copy.staged_gang && !copy.lost;
+    if (copy.durable) copy.bytes_durable = copy.bytes_to_write = copy.bytes;
     std::sort(nodes.begin(), nodes.end());
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-    result.push_back(std::move(it->second));
+    result.push_back(std::move(copy));
   }
   return result;
 }
@@ -351,6 +355,8 @@ std::vector<std::string> Core::HoldsOn(const std::string& node) const {
   }
   return holds;
 }
+
+uint64_t Core::revision() const { return impl_->revision_; }
 
 std::vector<EventRecord> Core::EventsSince(uint64_t revision, size_t max) const {
   const auto first =

@@ -82,6 +82,7 @@ class Core {
   uint32_t FreeSlots(const std::string& node) const;
   std::vector<std::string> JobsOn(const std::string& node) const;
   std::vector<std::string> HoldsOn(const std::string& node) const;
+  uint64_t revision() const;  // of the newest event; 0 none
   // The newest events, oldest first; at most Options::events_max are kept.
   std::vector<EventRecord> EventsSince(uint64_t revision, size_t max = SIZE_MAX) const;
   // True when something waits on a clock: the driver then calls Step(Tick) several times a second.

@@ -247,6 +247,8 @@ Member* Core::Impl::AdoptMember(Job& job, const std::string& node, const JobRepo
 
 void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
   member.heard = true;
+  member.staging_done = report.staging_done;
+  member.staging_total = report.staging_total;
   const bool news = member.state != report.state && report.state != NodeJobState::kNone;
   const bool back_in_time = IsOver(member.state) || (report.state == NodeJobState::kStarting &&
                                                      member.state == NodeJobState::kRunning);
@@ -453,6 +455,8 @@ void Core::Impl::On(const Fetched& event) {
       MoveBack(EditOp(op_id), "node " + op.to_node + " could not fetch the copy: " + report.error);
       continue;
     }
+    op.fetch_done = report.bytes_done;
+    op.fetch_total = report.bytes_total;
     op.message = "fetched " + FormatBytes(report.bytes_done) + " of " +
                  FormatBytes(report.bytes_total) + " to " + op.to_node;
     if (!report.done) continue;

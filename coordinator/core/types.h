@@ -94,6 +94,7 @@ struct CopyState {
   uint64_t bytes_durable = 0;
   std::string failure;
   bool lost = false;  // it was in this node's RAM, and that is gone
+  uint64_t bytes_to_write = 0;  // not stored: of a drain in progress
 
   std::array<int64_t, 3> Key() const { return {static_cast<int64_t>(epoch), step, attempt}; }
   bool operator==(const CopyState&) const = default;
@@ -155,6 +156,8 @@ struct JobReport {
   int64_t first_step_ns = 0;
   bool run_ended = false;
   uint64_t drain_op = 0;
+  uint64_t staging_done = 0;
+  uint64_t staging_total = 0;
 };
 
 struct FetchReport {
@@ -197,6 +200,8 @@ struct Member {
   std::vector<Method> methods;
   bool heard = false;           // reported since its node connected
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
+  uint64_t staging_done = 0;    // of the cut in progress; total 0: none is
+  uint64_t staging_total = 0;
 };
 
 // Making a copy durable whose ckpt-runs ended before it was: the same gang of ckpt-runs, without
@@ -339,6 +344,8 @@ struct Operation {
   std::string from_node;
   std::string to_node;
   std::array<int64_t, 3> newest_before{};  // checkpoint: a copy must be newer than this
+  uint64_t fetch_done = 0;                 // not stored: bytes, of a migration
+  uint64_t fetch_total = 0;
 };
 
 // Price of stopping a job, in GPU-seconds and its parts in seconds.

@@ -48,6 +48,7 @@ NodeLaunch::~NodeLaunch() {
   *alive_ = false;
   services_->loop->CancelTimer(machine_timer_);
   services_->loop->CancelTimer(sample_timer_);
+  services_->loop->CancelTimer(drain_timer_);
   for (const auto& [id, question] : kv_questions_) services_->loop->CancelTimer(question.timer);
 }
 
@@ -333,6 +334,7 @@ NodeStatus NodeLaunch::status() const {
     }
     if (i < plans_.size()) status.stage_bytes += plans_[i].StageBytes(plan_layouts_[i]);
   }
+  AddStaging(&status);
   status.running = status.all_registered || (!ever_registered_ && started_ns_ != 0 &&
                                              BoottimeNs() - started_ns_ > kRegisterNs);
   if (!ranks_.empty()) status.methods = ranks_[0].methods;
@@ -342,6 +344,26 @@ NodeStatus NodeLaunch::status() const {
     method.reason = staging_error_.message();
   }
   return status;
+}
+
+// What a rank says of its progress is held to what its plan allows.
+void NodeLaunch::AddStaging(NodeStatus* status) const {
+  uint64_t done = 0;
+  uint64_t total = 0;
+  bool any = false;
+  for (size_t i = 0; pages_ && i < ranks_.size() && i < plans_.size(); ++i) {
+    const wire::ControlPage& page = pages_->page(RankAt(i));
+    uint64_t most = plans_[i].StageBytes(plan_layouts_[i]);
+    if (wire::LoadWord(page).state == WordState::kStaging) {
+      any = true;
+      most = std::min(most, page.total_bytes.load(std::memory_order_relaxed));
+      done += std::min(most, page.staged_bytes.load(std::memory_order_relaxed));
+    }
+    total += most;
+  }
+  if (!any) return;
+  status->staging_done = done;
+  status->staging_total = total;
 }
 
 }  // namespace ckpt::run

@@ -51,6 +51,8 @@ struct NodeStatus {
   int64_t released_ns = 0;
   int64_t stall_ns = 0;      // longest capture of the newest stop
   uint64_t stage_bytes = 0;  // what a suspend stages here
+  // Of the capture in progress, as the ranks' pages say; total 0: none is.
+  uint64_t staging_done = 0, staging_total = 0;
   std::vector<wire::Capability> methods;
 };
 
@@ -129,6 +131,7 @@ class NodeLaunch {
   void SamplePages();
   void Hurry(bool hurry);
   void SamplePhase(uint32_t rank);
+  void AddStaging(NodeStatus* status) const;
 
   // node_frames.cc: what ranks say, what they are told
   void OnHello(uint32_t rank, uint32_t request, const wire::Hello& hello);
@@ -182,7 +185,7 @@ class NodeLaunch {
   std::unique_ptr<gang::Member> member_;
   std::deque<gang::MemberEvent> events_;
   bool stepping_ = false;
-  os::EventLoop::TimerId machine_timer_ = 0, sample_timer_ = 0;
+  os::EventLoop::TimerId machine_timer_ = 0, sample_timer_ = 0, drain_timer_ = 0;
 
   std::vector<RankState> ranks_;
   bool ever_registered_ = false, noticed_ = false, released_ = false;

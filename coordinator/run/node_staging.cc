@@ -6,6 +6,11 @@
 #include "libckpt/base/log.h"
 
 namespace ckpt::run {
+namespace {
+
+constexpr Nanos kDrainReportEvery = std::chrono::milliseconds(200);
+
+}  // namespace
 
 void NodeLaunch::SendLayouts() {
   LayoutsMsg layouts{.first_rank = config_.first_rank};
@@ -205,6 +210,10 @@ void NodeLaunch::Act(const gang::WriteShards& action) {
   const AttemptId id = set[0]->region().info().id;
   writing_[action.attempt] = id;
   writers_.Start(id, set);
+  // The pages are not sampled once the ranks are gone; the drain goes on.
+  if (drain_timer_ == 0) {
+    drain_timer_ = services_->loop->AddPeriodic(kDrainReportEvery, [this] { host_.changed(); });
+  }
   host_.changed();
 }
 
@@ -212,6 +221,10 @@ void NodeLaunch::OnWritten(uint32_t attempt, Status status, std::string payload)
   if (!status.ok()) LogWarning(status.ToString());
   host_.written(writing_[attempt], status);
   writing_.erase(attempt);
+  if (writing_.empty()) {
+    services_->loop->CancelTimer(drain_timer_);
+    drain_timer_ = 0;
+  }
   Feed(gang::ShardsWritten{attempt, std::move(status), std::move(payload)});
   host_.changed();
 }

@@ -36,7 +36,9 @@ void AddCopies(const ReportInput& in, v1::JobReport* out) {
     }
     if (leader != nullptr && it->full) bytes = std::max(bytes, leader->stage_bytes());
     copy->set_bytes(bytes);
-    copy->set_bytes_durable(it->durable ? bytes : launch->progress(attempt).bytes_done);
+    const WriteProgress drain = launch->progress(attempt);
+    copy->set_bytes_durable(it->durable ? bytes : drain.bytes_done);
+    copy->set_bytes_to_write(it->durable ? bytes : drain.bytes_total);
     if (leader == nullptr) continue;
     const auto failed = leader->not_durable().find(attempt);
     if (failed != leader->not_durable().end()) copy->set_failure(failed->second);
@@ -71,6 +73,8 @@ void AddLaunch(const ReportInput& in, v1::JobReport* out) {
   out->set_step_seconds(static_cast<double>(status.step_time_ns) / 1e9);
   out->set_state_bytes(status.stage_bytes);
   out->set_first_step_ns(status.first_step_ns);
+  out->set_staging_done(status.staging_done);
+  out->set_staging_total(status.staging_total);
   for (const wire::Capability& method : status.methods) {
     v1::Method* line = out->add_methods();
     line->set_name(method.method);

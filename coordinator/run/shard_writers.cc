@@ -9,6 +9,7 @@ namespace ckpt::run {
 namespace {
 
 constexpr uint32_t kTriesMax = 10;
+constexpr size_t kWrittenMax = 8;
 constexpr int64_t kPauseMinNs = 100'000'000;
 constexpr int64_t kPauseMaxNs = 10'000'000'000;
 
@@ -177,6 +178,8 @@ void ShardWriters::Finish(const std::shared_ptr<Job>& job) {
                     job->id.ToString());
     return done_(job->id.attempt.value(), status, "");
   }
+  written_[job->id.attempt.value()] = job->bytes_total;
+  if (written_.size() > kWrittenMax) written_.erase(written_.begin());
   done_(job->id.attempt.value(), OkStatus(), EncodeShardReports(job->reports));
 }
 
@@ -187,7 +190,12 @@ void ShardWriters::Stop(uint32_t attempt) {
 WriteProgress ShardWriters::progress(uint32_t attempt) const {
   WriteProgress progress;
   const auto it = jobs_.find(attempt);
-  if (it == jobs_.end()) return progress;
+  if (it == jobs_.end()) {
+    if (const auto whole = written_.find(attempt); whole != written_.end()) {
+      progress = {whole->second, whole->second};
+    }
+    return progress;
+  }
   progress.bytes_total = it->second->bytes_total;
   for (size_t i = 0; i < it->second->slots.size(); ++i) {
     progress.bytes_done += it->second->bytes_done[i].load();

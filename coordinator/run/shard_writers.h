@@ -54,6 +54,7 @@ class ShardWriters {
   // Cancelled between chunks. No effect if that attempt is not being written.
   void Stop(uint32_t attempt);
   bool writing(uint32_t attempt) const { return jobs_.contains(attempt); }
+  // Also of the newest attempts that are written already.
   WriteProgress progress(uint32_t attempt) const;
 
  private:
@@ -72,6 +73,7 @@ class ShardWriters {
   const Insists insists_;
   engine::WriteSettings settings_;
   std::map<uint32_t, std::shared_ptr<Job>> jobs_;
+  std::map<uint32_t, uint64_t> written_;  // bytes, of the newest attempts that succeeded
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -9,11 +9,12 @@
 
 #include "libckpt/base/ids.h"
 #include "libckpt/base/status.h"
+#include "libckpt/base/version.h"
 
 namespace ckpt::format {
 
 inline constexpr uint32_t kFormatVersion = 1;
-inline constexpr std::string_view kWriterVersion = "0.1.0";
+inline constexpr std::string_view kWriterVersion = kVersion;
 
 // In the job's directory.
 inline constexpr std::string_view kJobFile = "JOB";

@@ -1,79 +1,8 @@
-// Transcripts of ckptctl: the real program against ckptd in this process and agents that pretend.
-// What varies from run to run (operation numbers, times of day) is replaced by words.
-#include <gtest/gtest.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-
-#include <fstream>
-#include <regex>
-
-#include "coordinator/ckptd/agent_fake.h"
-#include "coordinator/ckptd/server.h"
-#include "libckpt/base/log.h"
+// The main verbs, word for word.
+#include "tests/cli/transcript.h"
 
 namespace ckpt::ckptd {
 namespace {
-
-std::string NewDirectory() {
-  std::string path = testing::TempDir() + "/cli.XXXXXX";
-  EXPECT_NE(mkdtemp(path.data()), nullptr);
-  return path;
-}
-
-class Transcript : public testing::Test {
- protected:
-  void SetUp() override {
-    SetLogSink([](LogLevel, std::string_view) {});
-    ServerOptions options;
-    options.listen = "unix:" + dir_ + "/s";
-    options.data = dir_ + "/d";
-    auto server = Server::Start(std::move(options));
-    ASSERT_TRUE(server.ok()) << server.status().ToString();
-    server_ = std::move(server).value();
-  }
-  void TearDown() override {
-    server_.reset();
-    SetLogSink({});
-  }
-
-  void AddNode(const std::string& name) {
-    agents_[name] = std::make_unique<FakeAgent>(server_->address(), name, 2);
-    agents_[name]->Welcome();
-    Until("nodes", name + "  *up");
-  }
-  // Output, errors and, if it is not 0, the exit code.
-  std::string Type(const std::string& words, const std::string& server = "") {
-    const std::string command = std::string(CKPTCTL) + " --server " +
-                                (server.empty() ? server_->address() : server) + " " + words +
-                                " 2>&1 < /dev/null";
-    FILE* pipe = popen(command.c_str(), "r");
-    std::string text;
-    char buffer[4096];
-    size_t size = 0;
-    while ((size = fread(buffer, 1, sizeof buffer, pipe)) > 0) text.append(buffer, size);
-    const int status = pclose(pipe);
-    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (code_ != 0) text += "exit " + std::to_string(code_) + "\n";
-    text = std::regex_replace(text, std::regex("operation [0-9]{10,}"), "operation N");
-    text = std::regex_replace(text, std::regex("granted [0-9.]+ ms"), "granted T ms");
-    text = std::regex_replace(text, std::regex("[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}"), "TIME");
-    return std::regex_replace(text, std::regex(std::regex_replace(dir_, std::regex("\\."), "\\.")),
-                              "DIR");
-  }
-  void Until(const std::string& words, const std::string& pattern) {
-    const Deadline deadline("transcript", std::chrono::seconds(90));
-    std::string text;
-    while (!std::regex_search(text = Type(words), std::regex(pattern))) {
-      ASSERT_FALSE(deadline.Expired()) << words << " never shows " << pattern << ":\n" << text;
-    }
-  }
-
-  const std::string dir_ = NewDirectory();
-  std::unique_ptr<Server> server_;
-  std::map<std::string, std::unique_ptr<FakeAgent>> agents_;
-  int code_ = 0;
-};
 
 TEST_F(Transcript, APreemptionFromSubmitToGrant) {
   AddNode("alpha");
@@ -108,7 +37,7 @@ TEST_F(Transcript, APreemptionFromSubmitToGrant) {
   const std::string job = Type("job train");
   EXPECT_NE(job.find("train: preempted"), std::string::npos) << job;
   EXPECT_NE(job.find("    step 100 (epoch 1, attempt 1), 64.0 MiB: in RAM of alpha beta, not "
-                     "durable\n"),
+                     "durable yet (32.0 MiB of 64.0 MiB written)\n"),
             std::string::npos)
       << job;
   for (auto& [name, agent] : agents_) agent->MakeDurable();
@@ -174,44 +103,6 @@ TEST_F(Transcript, RefusalsSayWhatWouldWork) {
   EXPECT_EQ(Type("migrate taken --from alpha --to nowhere"),
             "ckptctl: no agent of a node nowhere is connected; `ckptctl nodes` lists them\nexit "
             "1\n");
-}
-
-TEST_F(Transcript, UsageErrorsExitWith2) {
-  EXPECT_EQ(Type("no-such-verb"),
-            "ckptctl: there is no command \"no-such-verb\"; `ckptctl --help` lists them\nexit 2\n");
-  Type("job");
-  EXPECT_EQ(code_, 2);
-  Type("jobs -o xml");
-  EXPECT_EQ(code_, 2);
-  Type("submit --name x --ranks many -- true");
-  EXPECT_EQ(code_, 2);
-  EXPECT_EQ(Type("suspend x --deadline soon"),
-            "ckptctl: \"soon\" is no duration, like 30s\nexit 2\n");
-  const auto file = [&](const std::string& text) {
-    std::ofstream(dir_ + "/job.yaml") << text;
-    return Type("submit " + dir_ + "/job.yaml");
-  };
-  EXPECT_EQ(file("name: y\nranks: 1\ncommand: [a]\ncolour: red\n"),
-            "ckptctl: DIR/job.yaml:4: unknown key \"colour\"; known are class, command, env, "
-            "max_price, min_runtime, name, preemptible, priority, ranks, restarts_max, save_every, "
-            "state_bytes_per_rank, store, workdir\nexit 2\n");
-  EXPECT_EQ(file("name: y\nranks: few\n"),
-            "ckptctl: DIR/job.yaml:2: ranks: \"few\" is not a value for it\nexit 2\n");
-  EXPECT_EQ(file("ranks: 1\ncommand: [a]\n"),
-            "ckptctl: DIR/job.yaml: the job has no name: `name:` in the file, or --name\nexit "
-            "2\n");
-  EXPECT_EQ(file("name: y\nranks: 1\n"),
-            "ckptctl: DIR/job.yaml: the job has no command: `command:` in the file, or -- "
-            "WORDS\nexit 2\n");
-  EXPECT_EQ(file("- a\n"), "ckptctl: DIR/job.yaml: expected `key: value` lines\nexit 2\n");
-  file("name: [\n");
-  EXPECT_EQ(code_, 2);
-}
-
-TEST_F(Transcript, NoCoordinatorInReachExitsWith3) {
-  EXPECT_EQ(Type("jobs", "unix:" + dir_ + "/none"),
-            "ckptctl: no coordinator answers at unix:DIR/none: start `ckptd --listen "
-            "unix:DIR/none`, or name another with --server or CKPT_SERVER\nexit 3\n");
 }
 
 TEST_F(Transcript, JsonHasEveryFieldUnderItsName) {

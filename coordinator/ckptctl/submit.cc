@@ -1,17 +1,19 @@
-// submit, jobs, job, logs.
+// submit: a job from a file, or from flags.
 #include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "coordinator/ckptctl/client.h"
 #include "coordinator/ckptctl/job_file.h"
 #include "coordinator/ckptctl/render.h"
+#include "libckpt/base/clock.h"
+#include "libckpt/base/ids.h"
+#include "libckpt/base/limits.h"
 #include "libckpt/os/file.h"
 
 namespace ckpt::ckptctl {
 namespace {
 
 constexpr uint64_t kJobFileBytesMax = 1 << 20;
-constexpr size_t kLogChunksMax = 1 << 16;
 
 std::vector<std::string>& SubmitCommand() {
   static std::vector<std::string> words;
@@ -21,8 +23,8 @@ std::vector<std::string>& SubmitCommand() {
 // Flags of submit; one that is given overrides the file.
 struct SubmitOptions {
   std::string file;
-  std::string name, job_class, store, workdir, state_bytes, min_runtime;
-  uint32_t ranks = 0, save_every = 0, restarts_max = 0;
+  std::string name, ranks, job_class, store, workdir, state_bytes, min_runtime;
+  uint32_t save_every = 0, restarts_max = 0;
   int32_t priority = 0;
   double max_price = 0;
   bool not_preemptible = false;
@@ -31,10 +33,20 @@ struct SubmitOptions {
 
 Status ApplyFlags(const CLI::App& verb, const SubmitOptions& o, v1::JobSpec* spec) {
   const auto given = [&](const char* flag) { return verb.count(flag) != 0; };
-  if (given("--name")) spec->set_name(o.name);
-  if (given("--ranks")) spec->set_ranks(o.ranks);
+  if (given("--name")) {
+    CKPT_RETURN_IF_ERROR(CheckName("job", o.name));
+    spec->set_name(o.name);
+  }
+  if (given("--ranks")) {
+    auto ranks = ParseWhole(o.ranks, 1, kRanksMax);
+    if (!ranks.ok()) return std::move(ranks).status().Annotate("--ranks");
+    spec->set_ranks(static_cast<uint32_t>(*ranks));
+  }
   if (given("--priority")) spec->set_priority(o.priority);
-  if (given("--class")) spec->set_job_class(o.job_class);
+  if (given("--class")) {
+    CKPT_RETURN_IF_ERROR(CheckJobClass(o.job_class).Annotate("--class"));
+    spec->set_job_class(o.job_class);
+  }
   if (given("--store")) spec->set_store(o.store);
   if (given("--workdir")) spec->set_workdir(o.workdir);
   if (given("--save-every")) spec->set_save_every(o.save_every);
@@ -64,14 +76,21 @@ Status ApplyFlags(const CLI::App& verb, const SubmitOptions& o, v1::JobSpec* spe
 
 Status MakeSpec(const CLI::App& verb, const SubmitOptions& options, v1::JobSpec* spec) {
   if (!options.file.empty()) {
-    CKPT_ASSIGN_OR_RETURN(const std::string text,
-                          os::ReadFile(os::PosixFileSystem(), options.file, kJobFileBytesMax));
-    CKPT_RETURN_IF_ERROR(ParseJobFile(options.file, text, spec));
+    Result<std::string> text = os::ReadFile(os::PosixFileSystem(), options.file, kJobFileBytesMax);
+    if (text.status().code() == Code::kResourceExhausted) {
+      return InvalidArgument(options.file + ": a job file has " + FormatBytes(kJobFileBytesMax) +
+                             " at most: this is something else");
+    }
+    if (!text.ok()) return std::move(text).status();
+    CKPT_RETURN_IF_ERROR(ParseJobFile(options.file, *text, spec));
   }
   CKPT_RETURN_IF_ERROR(ApplyFlags(verb, options, spec));
   const std::string where = options.file.empty() ? "submit" : options.file;
   if (spec->name().empty()) {
     return InvalidArgument(where + ": the job has no name: `name:` in the file, or --name");
+  }
+  if (spec->ranks() == 0) {
+    return InvalidArgument(where + ": the job has no ranks: `ranks:` in the file, or --ranks");
   }
   if (spec->command_size() == 0) {
     return InvalidArgument(where + ": the job has no command: `command:` in the file, or -- WORDS");
@@ -103,6 +122,10 @@ int Submit(const CLI::App& verb, const SubmitOptions& options, const Globals& gl
   });
 }
 
+}  // namespace
+
+void SetSubmitCommand(std::vector<std::string> words) { SubmitCommand() = std::move(words); }
+
 void RegisterSubmit(CLI::App& app, const Globals& globals, Run* run) {
   auto options = std::make_shared<SubmitOptions>();
   SubmitOptions* o = options.get();
@@ -126,86 +149,6 @@ void RegisterSubmit(CLI::App& app, const Globals& globals, Run* run) {
   verb->add_option("--env", o->env, "NAME=VALUE, may be repeated")->take_all();
   verb->callback(
       [=, &globals] { *run = [=, &globals] { return Submit(*verb, *options, globals); }; });
-}
-
-int Jobs(const Globals& globals) {
-  return WithClient(globals, [&](Client& client) -> Status {
-    v1::ListJobsResponse jobs;
-    CKPT_RETURN_IF_ERROR(
-        client.Call(&v1::Coordinator::Stub::ListJobs, v1::ListJobsRequest(), &jobs));
-    if (globals.json()) {
-      std::cout << ToJson(jobs) << "\n";
-    } else {
-      PrintJobs(std::cout, jobs);
-    }
-    return OkStatus();
-  });
-}
-
-int ShowJob(const std::string& name, const Globals& globals) {
-  return WithClient(globals, [&](Client& client) -> Status {
-    v1::GetJobRequest request;
-    request.set_name(name);
-    v1::Job job;
-    CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::GetJob, request, &job));
-    if (globals.json()) {
-      std::cout << ToJson(job) << "\n";
-    } else {
-      PrintJob(std::cout, job);
-    }
-    return OkStatus();
-  });
-}
-
-// To the end of what is there now.
-int Logs(const v1::ReadLogRequest& first, const Globals& globals) {
-  return WithClient(globals, [&](Client& client) -> Status {
-    v1::ReadLogRequest request = first;
-    for (size_t chunk = 0; chunk < kLogChunksMax; ++chunk) {
-      v1::ReadLogResponse answer;
-      CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::ReadLog, request, &answer));
-      std::cout.write(answer.data().data(), static_cast<std::streamsize>(answer.data().size()));
-      if (answer.data().empty() || answer.next_offset() <= request.offset()) break;
-      request.set_offset(answer.next_offset());
-      request.set_epoch(answer.epoch());
-    }
-    std::cout.flush();
-    return OkStatus();
-  });
-}
-
-}  // namespace
-
-void SetSubmitCommand(std::vector<std::string> words) { SubmitCommand() = std::move(words); }
-
-void RegisterJobVerbs(CLI::App& app, const Globals& globals, Run* run) {
-  RegisterSubmit(app, globals, run);
-
-  CLI::App* jobs = app.add_subcommand("jobs", "list the jobs");
-  jobs->fallthrough();
-  jobs->callback([=, &globals] { *run = [&globals] { return Jobs(globals); }; });
-
-  auto name = std::make_shared<std::string>();
-  CLI::App* job = app.add_subcommand("job", "show a job: state, place, where its copies are");
-  job->fallthrough();
-  job->add_option("name", *name, "its name")->required();
-  job->callback([=, &globals] { *run = [=, &globals] { return ShowJob(*name, globals); }; });
-
-  auto log = std::make_shared<v1::ReadLogRequest>();
-  auto rank = std::make_shared<uint32_t>(0);
-  auto epoch = std::make_shared<uint64_t>(0);
-  auto of = std::make_shared<std::string>();
-  CLI::App* logs = app.add_subcommand("logs", "print what a rank has written");
-  logs->fallthrough();
-  logs->add_option("job", *of, "its name")->required();
-  logs->add_option("--rank", *rank, "which rank (default 0)");
-  logs->add_option("--epoch", *epoch, "which launch (default: the newest)");
-  logs->callback([=, &globals] {
-    log->set_job(*of);
-    log->set_rank(*rank);
-    log->set_epoch(*epoch);
-    *run = [=, &globals] { return Logs(*log, globals); };
-  });
 }
 
 }  // namespace ckpt::ckptctl

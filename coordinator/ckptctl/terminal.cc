@@ -1,0 +1,86 @@
+#include "coordinator/ckptctl/terminal.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ostream>
+#include <sstream>
+#include <vector>
+
+namespace ckpt::ckptctl {
+namespace {
+
+volatile sig_atomic_t interrupted = 0;
+
+void OnInterrupt(int) { interrupted = 1; }
+
+// At most `columns` of `line`; whole characters.
+std::string Cut(const std::string& line, size_t columns) {
+  if (Width(line) <= columns) return line;
+  std::string text;
+  size_t width = 0;
+  for (const char c : line) {
+    width += (c & 0xc0) != 0x80 ? 1 : 0;
+    if (width >= columns) break;
+    text += c;
+  }
+  return text + "…";
+}
+
+}  // namespace
+
+bool IsTerminal(int fd) { return ::isatty(fd) == 1; }
+
+TerminalSize SizeOf(int fd) {
+  winsize window{};
+  TerminalSize size;
+  if (::ioctl(fd, TIOCGWINSZ, &window) != 0) return size;
+  if (window.ws_col != 0) size.columns = window.ws_col;
+  if (window.ws_row != 0) size.rows = window.ws_row;
+  return size;
+}
+
+size_t Width(const std::string& utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+void LiveBlock::Draw(const std::string& text) {
+  const TerminalSize size = SizeOf(fd_);
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(Cut(line, size.columns));
+  const size_t most = size.rows > 2 ? size.rows - 1 : 1;
+  if (lines.size() > most) {
+    const size_t left_out = lines.size() - most + 1;
+    lines.resize(most - 1);
+    lines.push_back("… " + std::to_string(left_out) + " more lines than this window has");
+  }
+  std::string drawn = lines_ == 0 ? "" : "\x1b[" + std::to_string(lines_) + "A";
+  for (const std::string& line : lines) drawn += "\r" + line + "\x1b[K\n";
+  drawn += "\x1b[J";
+  out_ << drawn << std::flush;
+  lines_ = lines.size();
+}
+
+void LiveBlock::Clear() {
+  if (lines_ == 0) return;
+  out_ << "\x1b[" << lines_ << "A\r\x1b[J" << std::flush;
+  lines_ = 0;
+}
+
+InterruptNote::InterruptNote() {
+  interrupted = 0;
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+InterruptNote::~InterruptNote() { ::signal(SIGINT, SIG_DFL); }
+
+bool InterruptNote::Noted() { return interrupted != 0; }
+
+}  // namespace ckpt::ckptctl
