@@ -183,26 +183,12 @@ void PrintJson(const format::Manifest& manifest, const storage::CommitRecord& co
 Status Inspect(const OfflineOptions& options, std::ostream& out) {
   CKPT_ASSIGN_OR_RETURN(Target target, OpenTarget(options.path));
   CKPT_ASSIGN_OR_RETURN(const AttemptId id, SelectCheckpoint(target, options));
-  const std::string where = target.store->Describe() + ", " + id.ToString();
-  Result<storage::CommitRecord> commit = target.store->ReadCommit(id);
-  if (!commit.ok() && commit.status().code() == Code::kNotFound) {
-    return FailedPrecondition(where +
-                              " is not committed: it is unfinished and holds nothing to "
-                              "rely on");
-  }
-  if (!commit.ok()) return std::move(commit).status().Annotate(where);
-  CKPT_ASSIGN_OR_RETURN(const std::string bytes, target.store->ReadManifest(id));
-  if (format::ManifestDigest(bytes) != commit->manifest_digest) {
-    return DataLoss(where +
-                    ": MANIFEST is damaged: it is not the one that COMMIT names; "
-                    "'ckptctl verify' says more");
-  }
-  Result<format::Manifest> manifest = format::Manifest::Decode(bytes);
-  if (!manifest.ok()) return std::move(manifest).status().Annotate(where + ": MANIFEST");
+  CKPT_ASSIGN_OR_RETURN(const format::Manifest manifest, ReadManifestOf(*target.store, id));
+  CKPT_ASSIGN_OR_RETURN(const storage::CommitRecord commit, target.store->ReadCommit(id));
   if (options.json)
-    PrintJson(*manifest, *commit, out);
+    PrintJson(manifest, commit, out);
   else
-    PrintPeople(*manifest, *commit, out);
+    PrintPeople(manifest, commit, out);
   return OkStatus();
 }
 

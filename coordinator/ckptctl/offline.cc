@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <set>
 
 #include "libckpt/storage/file/file_store.h"
 
@@ -12,6 +13,10 @@ void RegisterOfflineVerbs(CLI::App& app, const Globals& globals, Run* run) {
   RegisterLs(app, globals, run);
   RegisterInspect(app, globals, run);
   RegisterVerify(app, globals, run);
+  RegisterDiff(app, globals, run);
+  RegisterExport(app, globals, run);
+  RegisterCopy(app, globals, run);
+  RegisterUpkeep(app, globals, run);
 }
 
 void RegisterOffline(CLI::App& app, const Globals& globals, Run* run, const char* name,
@@ -84,6 +89,40 @@ Result<AttemptId> SelectCheckpoint(Target& target, const OfflineOptions& options
     if (info.visible) return info.id;
   }
   return NotFound(options.path + " has no visible checkpoint");
+}
+
+Result<format::Manifest> ReadManifestOf(storage::Store& store, const AttemptId& id) {
+  const std::string where = store.Describe() + ", " + id.ToString();
+  Result<storage::CommitRecord> commit = store.ReadCommit(id);
+  if (!commit.ok() && commit.status().code() == Code::kNotFound) {
+    return FailedPrecondition(where + " is not committed: it is unfinished and holds nothing to " +
+                              "rely on");
+  }
+  if (!commit.ok()) return std::move(commit).status().Annotate(where);
+  CKPT_ASSIGN_OR_RETURN(const std::string bytes, store.ReadManifest(id));
+  if (format::ManifestDigest(bytes) != commit->manifest_digest) {
+    return DataLoss(where + ": MANIFEST is damaged: it is not the one that COMMIT names; " +
+                    "'ckptctl verify' says more");
+  }
+  Result<format::Manifest> manifest = format::Manifest::Decode(bytes);
+  if (!manifest.ok()) return std::move(manifest).status().Annotate(where + ": MANIFEST");
+  return manifest;
+}
+
+uint64_t LogicalBytes(const format::Manifest& manifest) {
+  std::set<std::string> seen;
+  uint64_t bytes = 0;
+  for (const format::RankLayout& layout : manifest.layouts) {
+    for (const format::TensorMeta& tensor : layout.tensors) {
+      if (!tensor.tied_to.empty()) continue;
+      const bool own = tensor.placement == format::Placement::kPerRank;
+      if (!own && !seen.insert(tensor.name).second) continue;
+      const format::Box whole{{}, tensor.global_shape};
+      bytes +=
+          own ? tensor.LocalBytes() : whole.ElementCount() * format::ElementBytes(tensor.dtype);
+    }
+  }
+  return bytes;
 }
 
 void PrintTable(const std::vector<std::vector<std::string>>& rows, std::ostream& out) {

@@ -9,16 +9,21 @@
 
 #include "coordinator/ckptctl/verb.h"
 #include "libckpt/base/status.h"
+#include "libckpt/format/manifest.h"
 #include "libckpt/storage/store.h"
 
 namespace ckpt::ckptctl {
 
-// ls, inspect, verify.
+// All of them.
 void RegisterOfflineVerbs(CLI::App& app, const Globals& globals, Run* run);
 // Each registers itself.
 void RegisterLs(CLI::App& app, const Globals& globals, Run* run);
 void RegisterInspect(CLI::App& app, const Globals& globals, Run* run);
 void RegisterVerify(CLI::App& app, const Globals& globals, Run* run);
+void RegisterUpkeep(CLI::App& app, const Globals& globals, Run* run);  // prune du repair
+void RegisterCopy(CLI::App& app, const Globals& globals, Run* run);
+void RegisterDiff(CLI::App& app, const Globals& globals, Run* run);
+void RegisterExport(CLI::App& app, const Globals& globals, Run* run);
 
 struct OfflineOptions {
   std::string path;
@@ -46,6 +51,11 @@ struct Target {
 Result<Target> OpenTarget(const std::string& path);
 // The checkpoint that `options` select; by default the newest visible one.
 Result<AttemptId> SelectCheckpoint(Target& target, const OfflineOptions& options);
+
+// MANIFEST, held against COMMIT. Errors: kDataLoss; kFailedPrecondition if it is not committed.
+Result<format::Manifest> ReadManifestOf(storage::Store& store, const AttemptId& id);
+// Bytes of all tensors, each once: replicated and tied ones are no more than one.
+uint64_t LogicalBytes(const format::Manifest& manifest);
 
 // Columns aligned, two spaces between; the last is not padded.
 void PrintTable(const std::vector<std::vector<std::string>>& rows, std::ostream& out);

@@ -36,7 +36,8 @@ def alive(pid):
 
 
 class Cluster:
-    def __init__(self, bin_dir, out_dir):
+    def __init__(self, bin_dir, out_dir, say=print):
+        self.say = say
         self.bin, self.out = pathlib.Path(bin_dir).resolve(), pathlib.Path(out_dir).resolve()
         self.socket = f"unix:{self.out}/ckptd.sock"
         self.programs = {}
@@ -82,9 +83,9 @@ class Cluster:
 
     def show(self, *argv):
         """Runs a command as a person would and prints what they would see."""
-        print(f"$ ckptctl {' '.join(map(str, argv))}")
+        self.say(f"$ ckptctl {' '.join(map(str, argv))}")
         done = self.run_ctl(*argv)
-        print("  " + (done.stdout + done.stderr).rstrip().replace("\n", "\n  "))
+        self.say("  " + (done.stdout + done.stderr).rstrip().replace("\n", "\n  "))
         if done.returncode != 0:
             raise DemoError(f"ckptctl {argv[0]} failed with {done.returncode}")
         return done.stdout

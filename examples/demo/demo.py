@@ -15,6 +15,7 @@ import sys
 import time
 
 from cluster import Cluster, DemoError, alive, boottime, wait_for
+from live import Live
 from timeline import Timeline
 
 TRAIN, URGENT = "train", "urgent"
@@ -40,12 +41,15 @@ def parse_arguments():
     return args
 
 
+LIVE = Live()
+
+
 def say(number, text):
-    print(f"\n\033[1m{number}. {text}\033[0m", flush=True)
+    LIVE.print(f"\n\033[1m{number}. {text}\033[0m")
 
 
 def note(text):
-    print(f"   {text}", flush=True)
+    LIVE.print(f"   {text}")
 
 
 class Demo:
@@ -57,7 +61,7 @@ class Demo:
         self.out = self.out.resolve()
         self.bin = pathlib.Path(args.bin).resolve()
         self.text = self.prepare_text()
-        self.cluster = Cluster(self.bin, self.out)
+        self.cluster = Cluster(self.bin, self.out, LIVE.print)
         self.placements = {}  # (job, epoch) -> [node of rank 0, …]
         self.stops = []       # (what, epoch that was stopped, granted_ns, its PhaseTimes)
         self.kills = []       # (boottime, text)
@@ -122,6 +126,7 @@ class Demo:
     def start(self):
         half = self.args.ranks // 2
         self.cluster.start_ckptd()
+        LIVE.start(self.bin / "ckptctl", self.cluster.env)
         for node in ("alpha", "beta"):
             self.cluster.start_agent(node, half, "1GiB")
         self.cluster.show("nodes")
@@ -289,6 +294,7 @@ class Demo:
         say(6, "A rank is killed in mid-step")
         self.kill()
         self.finish()
+        LIVE.stop()
         say(7, "Is it the same?")
         self.compare()
         self.table()
@@ -309,6 +315,7 @@ def main():
             print(f"Logs: {demo.out}", file=sys.stderr)
         return 1
     finally:
+        LIVE.stop()
         if demo:
             demo.cluster.stop()
 

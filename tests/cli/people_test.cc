@@ -54,6 +54,8 @@ TEST_F(People, ASuspendShowsBytesOnATerminalAndEndsWhenDurable) {
   EXPECT_TRUE(terminal.Shows("suspend of train: written 16.0 MiB of 32.0 MiB \\(50 %\\)"));
   agents_["alpha"]->MakeDurable();
   EXPECT_TRUE(terminal.Shows("step 100 of train is durable"));
+  EXPECT_NE(Type("job train").find("train: suspended: resumes from step 100 (durable)\n"),
+            std::string::npos);
   EXPECT_EQ(terminal.Wait(), 0) << terminal.text();
 }
 
@@ -220,12 +222,12 @@ TEST_F(People, TheDoctorNamesWhatIsWrongAndTheWayOut) {
   EXPECT_EQ(::system((unnamed + " doctor > /dev/null").c_str()), 0) << "alone it is only a warning";
 }
 
+// A shell draws a line in ways of its own; what it holds is written to a file on Ctrl-X.
 class Completion : public People {
  protected:
-  // What a shell makes of `typed` and two tabs.
-  void Completes(OnTerminal& shell, const std::string& typed, const std::string& shown) {
-    shell.Type(typed + "\t");
-    EXPECT_TRUE(shell.Shows(shown)) << typed << " became:\n" << shell.text();
+  void Completes(OnTerminal& shell, const std::string& typed, const std::string& line) {
+    shell.Type(typed + "\t\x18");
+    EXPECT_TRUE(Comes(dir_ + "/line", "^" + line)) << typed << " in:\n" << shell.text();
     shell.Type("\x15");  // forgets the line
   }
   void Try(OnTerminal& shell, const std::string& script) {
@@ -236,12 +238,12 @@ class Completion : public People {
     shell.Type("source " + script + "; echo rea''dy\n");
     ASSERT_TRUE(shell.Shows("ready")) << shell.text();
     Completes(shell, "ckptctl susp", "ckptctl suspend ");
-    Completes(shell, "ckptctl suspend tr", "suspend train-of-thought");
-    Completes(shell, "ckptctl -o json why trai", "why train-of-thought");
-    Completes(shell, "ckptctl checkpoint --dead", "checkpoint --deadline");
-    Completes(shell, "ckptctl migrate x --from al", "--from alpha");
-    Completes(shell, "ckptctl jobs -o js", "-o json");
-    Completes(shell, "ckptctl verify " + dir_ + "/scri", "verify " + dir_ + "/script");
+    Completes(shell, "ckptctl suspend tr", "ckptctl suspend train-of-thought");
+    Completes(shell, "ckptctl -o json why trai", "ckptctl -o json why train-of-thought");
+    Completes(shell, "ckptctl checkpoint --dead", "ckptctl checkpoint --deadline");
+    Completes(shell, "ckptctl migrate x --from al", "ckptctl migrate x --from alpha");
+    Completes(shell, "ckptctl jobs -o js", "ckptctl jobs -o json");
+    Completes(shell, "ckptctl verify " + dir_ + "/scri", "ckptctl verify " + dir_ + "/script");
     shell.Type("exit\n");
     EXPECT_EQ(shell.Wait(), 0);
   }
@@ -254,6 +256,8 @@ class Completion : public People {
 TEST_F(Completion, InBash) {
   const std::string script = Script("bash");
   OnTerminal shell("env TERM=dumb bash --norc --noprofile -i");
+  shell.Type("show() { printf %s \"$READLINE_LINE\" > " + dir_ + "/line; }\n");
+  shell.Type("bind -x '\"\\C-x\": show'\n");
   Try(shell, script);
 }
 
@@ -261,7 +265,9 @@ TEST_F(Completion, InZsh) {
   if (::system("command -v zsh > /dev/null") != 0) GTEST_SKIP() << "no zsh here";
   const std::string script = Script("zsh");
   OnTerminal shell("env TERM=dumb zsh -f -i");
-  shell.Type("unsetopt zle_bracketed_paste; autoload -Uz compinit && compinit -D -u\n");
+  shell.Type("autoload -Uz compinit && compinit -D -u\n");
+  shell.Type("show() { print -rn -- \"$BUFFER\" > " + dir_ + "/line }; zle -N show\n");
+  shell.Type("bindkey -e; bindkey '^X' show\n");
   Try(shell, script);
 }
 

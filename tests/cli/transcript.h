@@ -22,7 +22,7 @@
 namespace ckpt::ckptd {
 
 inline std::string NewDirectory() {
-  std::string path = testing::TempDir() + "/cli.XXXXXX";
+  std::string path = testing::TempDir() + "cli.XXXXXX";
   EXPECT_NE(mkdtemp(path.data()), nullptr);
   return path;
 }

@@ -1,0 +1,26 @@
+// The tensors of a checkpoint, each as a whole: sharded ones put together, replicated ones once,
+// tied ones with the content that they share, per-rank ones under "NAME.rank3".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "libckpt/engine/engine.h"
+
+namespace ckpt::ckptctl {
+
+struct WholeTensor {
+  std::string name;
+  format::TensorMeta meta;  // as it is loaded: `local` is all of it, and it is tied to nothing
+  Rank rank;                // as which it is loaded
+  uint64_t bytes() const { return meta.LocalBytes(); }
+};
+
+// Sorted by name.
+std::vector<WholeTensor> WholeTensors(const engine::CheckpointReader& reader);
+
+// Every byte is verified. Errors: as engine::CheckpointReader::Load.
+Status LoadWhole(engine::CheckpointReader* reader, const WholeTensor& tensor,
+                 std::vector<std::byte>* out);
+
+}  // namespace ckpt::ckptctl

@@ -1,0 +1,184 @@
+// The verbs that change a store or write files, and diff.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+#include "coordinator/ckptctl/compare.h"
+#include "coordinator/ckptctl/offline_world.h"
+#include "coordinator/ckptctl/tensors.h"
+
+namespace ckpt::ckptctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Tools : public Offline {
+ protected:
+  // What a verb prints; its exit code is left in code_.
+  std::string Verb(std::vector<std::string> words) {
+    CLI::App app("", "ckptctl");
+    Globals globals;
+    ckptctl::Run run;
+    app.add_option("-o", globals.output);
+    RegisterOfflineVerbs(app, globals, &run);
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    code_ = run();
+    const std::string out = ::testing::internal::GetCapturedStdout();
+    const std::string text = out + ::testing::internal::GetCapturedStderr();
+    std::string shown;
+    for (size_t at = 0; at < text.size();) {
+      const bool root = text.compare(at, root_.size(), root_) == 0;
+      shown += root ? "DIR" : text.substr(at, 1);
+      at += root ? root_.size() : 1;
+    }
+    return shown;
+  }
+  int code_ = -1;
+};
+
+TEST_F(Tools, PruneSaysWhatAndKeepsWhatIsWhole) {
+  for (const int64_t step : {100, 200, 300, 400}) Save(Id(1, step));
+  FlipByte(PathOf(Id(1, 300), "shard-00000.safetensors"), 2000);
+  const std::string dry = Verb({"prune", path_, "--keep-last", "2", "--dry-run"});
+  EXPECT_EQ(code_, 0) << dry;
+  EXPECT_NE(dry.find("s400.e1.a1  keep"), std::string::npos) << dry;
+  EXPECT_NE(dry.find("s200.e1.a1  keep"), std::string::npos) << "300 is damaged:\n" << dry;
+  EXPECT_NE(dry.find("s100.e1.a1  remove  26.0 KiB"), std::string::npos) << dry;
+  EXPECT_NE(dry.find("would remove 1, 26.0 KiB; nothing was changed\n"), std::string::npos) << dry;
+  EXPECT_TRUE(fs::exists(PathOf(Id(1, 100))));
+  std::ofstream(PathOf(Id(1, 100), "PINNED"));
+  Verb({"prune", path_, "--keep-last", "2"});
+  EXPECT_TRUE(fs::exists(PathOf(Id(1, 100)))) << "it is pinned";
+  fs::remove(PathOf(Id(1, 100), "PINNED"));
+  const auto json = nlohmann::json::parse(Verb({"-o", "json", "prune", path_, "--keep-last", "2"}));
+  EXPECT_EQ(json["removed"][0], "s100.e1.a1");
+  EXPECT_FALSE(fs::exists(PathOf(Id(1, 100))));
+  EXPECT_TRUE(fs::exists(PathOf(Id(1, 200))));
+  const std::string one = Verb({"prune", PathOf(Id(1, 400)), "--keep-last", "1"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_NE(one.find("is one checkpoint; name the job's directory"), std::string::npos) << one;
+  EXPECT_THROW(Verb({"prune", path_, "--keep-last", "0"}), CLI::ParseError);
+}
+
+TEST_F(Tools, DuTellsStoredFromHeld) {
+  Save(Id(1, 100));
+  Save(Id(1, 200), false);
+  const std::string text = Verb({"du", path_});
+  EXPECT_EQ(code_, 0) << text;
+  EXPECT_NE(text.find("s100.e1.a1  visible"), std::string::npos) << text;
+  EXPECT_NE(text.find("16.1 KiB"), std::string::npos) << "16 floats and 128 x 64 bf16:\n" << text;
+  EXPECT_NE(text.find("stored in 2 directories"), std::string::npos) << text;
+}
+
+TEST_F(Tools, RepairSaysFirstAndSweepsWhenTold) {
+  Save(Id(1, 100));
+  Save(Id(1, 200), false);
+  EXPECT_EQ(Verb({"repair", path_}).find("sweep"), std::string::npos) << "its epoch goes on";
+  ASSERT_TRUE(store_->ClaimEpoch(Epoch(2), {}, {}).ok());
+  const std::string said = Verb({"repair", path_});
+  EXPECT_NE(said.find("sweep  s200.e1.a1"), std::string::npos) << said;
+  EXPECT_NE(said.find("nothing was changed; `ckptctl repair DIR/train --yes` does it"),
+            std::string::npos)
+      << said;
+  EXPECT_TRUE(fs::exists(PathOf(Id(1, 200))));
+  Verb({"repair", path_, "--yes"});
+  EXPECT_EQ(code_, 0);
+  EXPECT_FALSE(fs::exists(PathOf(Id(1, 200))));
+  EXPECT_TRUE(fs::exists(PathOf(Id(1, 100))));
+  EXPECT_EQ(Verb({"repair", path_}), "nothing to repair in DIR/train\n");
+}
+
+TEST_F(Tools, CpIsWholeOrNotThere) {
+  Save(Id(1, 100));
+  const std::string copy = root_ + "/copy";
+  EXPECT_EQ(Verb({"cp", path_, copy}),
+            "s100.e1.a1 is whole and by itself in DIR/copy, every chunk checked\n");
+  fs::remove_all(path_);
+  EXPECT_NE(Verb({"verify", copy}).find("s100.e1.a1: ok"), std::string::npos);
+  EXPECT_EQ(code_, 0);
+  EXPECT_NE(Verb({"cp", copy, copy}).find("DIR/copy exists already"), std::string::npos);
+  EXPECT_EQ(code_, 1);
+  FlipByte(copy + "/shard-00001.safetensors", 6000);
+  const std::string bad = Verb({"cp", copy, root_ + "/second"});
+  EXPECT_EQ(code_, 4) << bad;
+  EXPECT_NE(bad.find("layer.weight"), std::string::npos) << bad;
+  EXPECT_FALSE(fs::exists(root_ + "/second"));
+}
+
+TEST_F(Tools, DiffNamesTensorsAndBy) {
+  Save(Id(1, 100));
+  Save(Id(1, 200));
+  const std::string same = Verb({"diff", PathOf(Id(1, 100)), PathOf(Id(1, 100))});
+  EXPECT_EQ(code_, 0) << same;
+  EXPECT_NE(same.find("2 tensors are the same, 0 differences\n"), std::string::npos) << same;
+  const auto json =
+      nlohmann::json::parse(Verb({"-o", "json", "diff", PathOf(Id(1, 100)), PathOf(Id(1, 200))}));
+  EXPECT_EQ(code_, 1);
+  ASSERT_EQ(json["differences"].size(), 3u) << json.dump();
+  EXPECT_EQ(json["differences"][0]["name"], "bias");
+  EXPECT_EQ(json["differences"][0]["elements"], 16);
+  EXPECT_EQ(json["differences"][1]["elements"], 128 * 64) << "of both ranks";
+  EXPECT_EQ(json["differences"][2]["what"], "value differs");
+  EXPECT_EQ(json["differences"][2]["name"], "step");
+  FlipByte(PathOf(Id(1, 200), "shard-00001.safetensors"), 6000);
+  Verb({"diff", PathOf(Id(1, 100)), PathOf(Id(1, 200))});
+  EXPECT_EQ(code_, 4);
+}
+
+TEST_F(Tools, ExportIsSafetensorsWithAnIndexWhenItIsLarge) {
+  Save(Id(1, 100));
+  const std::string to = root_ + "/hf";
+  EXPECT_EQ(Verb({"export", path_, to, "--file-size", "100"}),
+            "s100.e1.a1: 2 tensors, 16.1 KiB, in 2 files in DIR/hf\n");
+  const auto index = nlohmann::json::parse(Slurp(to + "/model.safetensors.index.json"));
+  EXPECT_EQ(index["weight_map"]["layer.weight"], "model-00002-of-00002.safetensors");
+  EXPECT_EQ(index["metadata"]["total_size"], 64 + 128 * 64 * 2);
+  const std::string file = Slurp(to + "/model-00002-of-00002.safetensors");
+  const auto header = nlohmann::json::parse(file.substr(8, static_cast<uint8_t>(file[0])));
+  EXPECT_EQ(header["layer.weight"]["shape"], (std::vector<int>{128, 64}));
+  EXPECT_EQ(header["layer.weight"]["dtype"], "BF16");
+  EXPECT_EQ(file.size(), 8u + static_cast<uint8_t>(file[0]) + 128 * 64 * 2);
+  // Rank 1's rows are the second half, as they lie in its shard.
+  const std::string shard = Slurp(PathOf(Id(1, 100), "shard-00001.safetensors"));
+  EXPECT_EQ(file.substr(file.size() - 8192), shard.substr(shard.size() - 8192));
+  EXPECT_NE(Verb({"export", path_, to}).find("exists already"), std::string::npos);
+  FlipByte(PathOf(Id(1, 100), "shard-00001.safetensors"), 6000);
+  Verb({"export", path_, root_ + "/second"});
+  EXPECT_EQ(code_, 4);
+  EXPECT_FALSE(fs::exists(root_ + "/second"));
+  EXPECT_FALSE(fs::exists(root_ + "/second.part"));
+}
+
+template <typename T>
+Difference Compared(DType dtype, std::vector<T> a, std::vector<T> b) {
+  return Compare(dtype, std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+}
+
+TEST(CompareTest, NumbersOfEveryKind) {
+  Difference d = Compared<float>(DType::kF32, {1, 2, 4}, {1, 3, 2});
+  EXPECT_EQ(d.count, 2u);
+  EXPECT_EQ(d.first, 1u);
+  EXPECT_EQ(d.max_abs, 2);
+  EXPECT_EQ(d.max_rel, 0.5);
+  d = Compared<float>(DType::kF32, {0.0f}, {-0.0f});
+  EXPECT_EQ(d.count, 1u) << "other bits";
+  EXPECT_EQ(d.max_abs, 0);
+  d = Compared<float>(DType::kF32, {NAN}, {1});
+  EXPECT_TRUE(std::isinf(d.max_abs));
+  EXPECT_EQ(Compared<uint16_t>(DType::kBF16, {0x3f80}, {0x4000}).max_abs, 1);
+  EXPECT_EQ(Compared<uint16_t>(DType::kF16, {0x3c00}, {0x4000}).max_abs, 1);
+  EXPECT_EQ(Compared<uint8_t>(DType::kF8E4M3, {0x38}, {0x40}).max_abs, 1);
+  EXPECT_EQ(Compared<uint8_t>(DType::kF8E5M2, {0x3c}, {0x40}).max_abs, 1);
+  EXPECT_EQ(Compared<int8_t>(DType::kI8, {-3}, {3}).max_abs, 6);
+  d = Compared<float>(DType::kC64, {1, 1, 2, 2}, {1, 1, 2, 5});
+  EXPECT_EQ(d.count, 1u);
+  EXPECT_EQ(d.first, 1u) << "a pair is one element";
+  EXPECT_EQ(d.max_abs, 3);
+}
+
+}  // namespace
+}  // namespace ckpt::ckptctl
