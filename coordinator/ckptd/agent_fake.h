@@ -55,6 +55,14 @@ class FakeAgent {
       WriteReport(report);
     }
   }
+  // Of all jobs that it holds.
+  void AddCopy(const v1::CopyState& copy) {
+    MutexLock lock(mutex_);
+    for (auto& [job, report] : reports_) {
+      *report.add_copies() = copy;
+      WriteReport(report);
+    }
+  }
   // What a drain does when it is through.
   void MakeDurable() {
     SetCopies([](v1::CopyState* copy) { copy->set_durable(true); });

@@ -372,6 +372,15 @@ TEST_F(CkptdTest, AnOperationSaysWhatItMoves) {
   ASSERT_TRUE(NodeUp("a") && NodeUp("b"));
   Submit("j", 4);
   ASSERT_TRUE(Becomes("j", v1::JOB_RUNNING));
+  v1::CopyState older;
+  older.set_epoch(1);
+  older.set_attempt(1);
+  older.set_step(50);
+  older.set_bytes(1);
+  older.set_bytes_to_write(1);
+  a.AddCopy(older);
+  const Deadline known("copy of an earlier save", std::chrono::seconds(60));
+  while (Get("j").copies_size() == 0) ASSERT_FALSE(known.Expired());
   a.Hold();
   b.Hold();
   v1::StopRequest request;
@@ -392,8 +401,9 @@ TEST_F(CkptdTest, AnOperationSaysWhatItMoves) {
     }
     return false;
   };
-  // The sum over both nodes.
+  // The sum over both nodes; what an earlier save has written is none of it.
   EXPECT_TRUE(progress("staged", 64 << 20, 128 << 20));
+  EXPECT_EQ(operation.progress_size(), 1);
   a.Release("j");
   b.Release("j");
   EXPECT_EQ(Await(operation.op_id()).state(), v1::OPERATION_DONE);

@@ -176,9 +176,9 @@ void AddProgress(const std::string& job, const char* what, uint64_t done, uint64
 }
 
 // What is being copied into staging memory, and what is being written of the copies that this epoch
-// made. `newer_than` leaves out older copies.
+// made: the newest, if it is newer than `newer_than` and `staged` says that it is this operation's.
 void AddJobProgress(const core::Core& core, const std::string& name, uint64_t epoch,
-                    const std::array<int64_t, 3>& newer_than, v1::Operation* out) {
+                    const std::array<int64_t, 3>& newer_than, bool staged, v1::Operation* out) {
   const core::Job* job = core.FindJob(name);
   if (job == nullptr) return;
   uint64_t done = 0;
@@ -190,6 +190,7 @@ void AddJobProgress(const core::Core& core, const std::string& name, uint64_t ep
   }
   AddProgress(name, "staged", done, total, out);
   for (const core::CopyState& copy : core.Copies(*job)) {
+    if (!staged) break;
     if (copy.epoch != epoch || copy.Key() <= newer_than) continue;
     return AddProgress(name, "written", copy.bytes_durable, copy.bytes_to_write, out);
   }
@@ -216,10 +217,10 @@ void ToProto(const core::Core& core, const core::Operation& operation, v1::Opera
   out->set_granted_ns(operation.granted_ns);
   out->set_done_ns(operation.done_ns);
   for (const core::VictimProgress& victim : operation.victims) {
-    AddJobProgress(core, victim.job, victim.epoch, {}, out);
+    AddJobProgress(core, victim.job, victim.epoch, {}, victim.times.staged_ns != 0, out);
   }
   if (operation.kind == core::OperationKind::kCheckpoint) {
-    AddJobProgress(core, operation.job, operation.epoch, operation.newest_before, out);
+    AddJobProgress(core, operation.job, operation.epoch, operation.newest_before, true, out);
   }
   AddProgress(operation.job, "fetched", operation.fetch_done, operation.fetch_total, out);
 }
