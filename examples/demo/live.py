@@ -78,7 +78,7 @@ class Live:
                     self.lanes[(name, rank)] = ((cells + CELLS.get(job["state"], "?"))[-width:], node["node"])
 
     def draw(self):
-        if not self.tty or not self.lanes:
+        if not self.tty or not self.lanes or self.stopped.is_set():
             return
         lines = [f"  {name} {rank}".ljust(14)[:14] + f"{node:>8} {cells}" for (name, rank), (cells, node) in self.lanes.items()]
         lines.append(f"  {time.strftime('%H:%M:%S')}  {LEGEND}")
