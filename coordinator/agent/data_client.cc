@@ -14,6 +14,7 @@ constexpr auto kConnectTime = std::chrono::seconds(10);
 constexpr auto kAnswerTime = std::chrono::seconds(30);
 constexpr uint64_t kUnitBytes = 16 * kDataChunkBytes;  // what one request asks for
 constexpr size_t kConnectionsMax = 16;
+constexpr size_t kPieceBytes = 256 * 1024;  // received, hashed and stored while the cache has it
 
 class Connection {
  public:
@@ -47,7 +48,6 @@ struct Target {
   uint32_t rank = 0;
   AttemptId id;
   os::Memfd memory;
-  os::Mapping mapping;
 };
 
 struct Unit {
@@ -90,7 +90,7 @@ DataRequest RequestFor(const FetchPlan& plan, uint32_t rank) {
   return request;
 }
 
-// Sizes first: nothing is allocated that would not fit.
+// Sizes first: nothing is allocated that would not fit. Pages come with what is written into them.
 Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress) {
   CKPT_ASSIGN_OR_RETURN(Connection connection, Connection::Open(*plan));
   std::vector<Target> targets;
@@ -102,7 +102,7 @@ Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress
     plan->attempt = answer.id.attempt.value();
     if (AddOverflows(total, answer.region_bytes, &total)) return DataLoss("sizes overflow");
     sizes.push_back(answer.region_bytes);
-    targets.push_back({rank, answer.id, {}, {}});
+    targets.push_back({rank, answer.id, {}});
     if (!(targets.front().id == answer.id)) {
       return DataLoss("fetching job " + plan->job + ": rank " + std::to_string(rank) +
                       " is at another step than rank " + std::to_string(targets.front().rank));
@@ -112,8 +112,6 @@ Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress
   progress->bytes_total = total;
   for (size_t i = 0; i < targets.size(); ++i) {
     CKPT_ASSIGN_OR_RETURN(targets[i].memory, os::Memfd::Create("ckpt-fetched", sizes[i]));
-    CKPT_RETURN_IF_ERROR(targets[i].memory.Reserve());
-    CKPT_ASSIGN_OR_RETURN(targets[i].mapping, targets[i].memory.Map());
   }
   return targets;
 }
@@ -130,12 +128,18 @@ std::vector<Unit> MakeUnits(const std::vector<Target>& targets) {
 }
 
 Status ReadChunk(int fd, const Target& target, uint64_t offset, uint64_t bytes,
-                 const Deadline& deadline) {
+                 std::vector<std::byte>* buffer, const Deadline& deadline) {
   Digest wanted;
   CKPT_RETURN_IF_ERROR(os::RecvAll(fd, std::as_writable_bytes(std::span(wanted.bytes)), deadline));
-  const MutableByteSpan chunk = target.mapping.bytes().subspan(offset, bytes);
-  CKPT_RETURN_IF_ERROR(os::RecvAll(fd, chunk, deadline));
-  if (DataChunkDigest(offset, chunk) == wanted) return OkStatus();
+  DigestStream digest(offset);  // DataChunkDigest, of what comes piece by piece
+  for (uint64_t at = offset; at < offset + bytes; at += buffer->size()) {
+    const MutableByteSpan piece =
+        MutableByteSpan(*buffer).first(std::min<uint64_t>(buffer->size(), offset + bytes - at));
+    CKPT_RETURN_IF_ERROR(os::RecvAll(fd, piece, deadline));
+    digest.Update(piece);
+    CKPT_RETURN_IF_ERROR(target.memory.Write(at, piece));
+  }
+  if (digest.Finish() == wanted) return OkStatus();
   return DataLoss("rank " + std::to_string(target.rank) + ", bytes " + std::to_string(offset) +
                   " to " + std::to_string(offset + bytes) + " arrived damaged");
 }
@@ -152,10 +156,11 @@ Status FetchUnit(Connection* connection, const FetchPlan& plan, const Target& ta
                        ": the copy was replaced while it was being fetched");
   }
   const Deadline deadline("fetching a generation", TransferTime(unit.bytes));
+  std::vector<std::byte> buffer(kPieceBytes);
   for (uint64_t at = unit.offset; at < unit.offset + unit.bytes; at += kDataChunkBytes) {
     if (progress->cancelled) return Cancelled("the fetch was cancelled");
     const uint64_t bytes = std::min(kDataChunkBytes, unit.offset + unit.bytes - at);
-    CKPT_RETURN_IF_ERROR(ReadChunk(connection->fd(), target, at, bytes, deadline));
+    CKPT_RETURN_IF_ERROR(ReadChunk(connection->fd(), target, at, bytes, &buffer, deadline));
     progress->bytes_done += bytes;
   }
   return OkStatus();

@@ -112,6 +112,21 @@ Status Memfd::Reserve() {
   return result == 0 ? OkStatus() : MemoryError(errno, "reserving", bytes_);
 }
 
+Status Memfd::Write(uint64_t offset, ByteSpan bytes) const {
+  CKPT_FAULT("os.memory.write");
+  if (offset > bytes_ || bytes.size() > bytes_ - offset) {
+    return InvalidArgument("writing beyond the end of shared memory");
+  }
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return MemoryError(n < 0 ? errno : ENOSPC, "filling", bytes_);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+  return OkStatus();
+}
+
 Result<Mapping> Memfd::Map(const MapOptions& options) const {
   const int protection = PROT_READ | (options.writable ? PROT_WRITE : 0);
   CKPT_ASSIGN_OR_RETURN(std::byte* const data,

@@ -58,6 +58,9 @@ class Memfd {
 
   // Allocates every page now. kResourceExhausted if there is no room; a mapping later costs less.
   Status Reserve();
+  // Allocates what it fills, neither zeroed first nor with a fault for each page: half of the time
+  // of Reserve and a copy into a mapping. kResourceExhausted if there is no room.
+  Status Write(uint64_t offset, ByteSpan bytes) const;
   Result<Mapping> Map(const MapOptions& options = {}) const;
   Result<Memfd> Dup() const;
 

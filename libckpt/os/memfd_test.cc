@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "libckpt/base/log.h"
 #include "libckpt/os/futex.h"
@@ -44,6 +45,17 @@ TEST(Memfd, MappingsOfDuplicatesShowTheSameBytes) {
   EXPECT_EQ(std::memcmp(readable->data() + 12345, "hello", 5), 0);
   memory = Memfd();
   EXPECT_EQ(std::memcmp(readable->data() + 12345, "hello", 5), 0) << "a mapping needs no fd";
+}
+
+TEST(Memfd, WriteFillsWithinItsSize) {
+  const Memfd memory = Memfd::Create("test", 10000).value();
+  const std::vector<std::byte> bytes(5000, std::byte{7});
+  EXPECT_TRUE(memory.Write(5000, bytes).ok());
+  EXPECT_EQ(memory.Write(5001, bytes).code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory.Write(10001, {}).code(), Code::kInvalidArgument);
+  const Mapping mapping = memory.Map({.writable = false}).value();
+  EXPECT_EQ(mapping.data()[4999], std::byte{0});
+  EXPECT_EQ(std::memcmp(mapping.data() + 5000, bytes.data(), bytes.size()), 0);
 }
 
 TEST(Memfd, DescriptorsFromOutsideAreChecked) {
