@@ -19,7 +19,7 @@ if [ ! -e "$stamp" ]; then
 fi
 
 # What the tests of other people's loops need on top.
-FRAMEWORKS=(transformers==5.24.0 accelerate==1.15.0)
+FRAMEWORKS=(transformers==5.24.0 accelerate==1.15.0 torchdata==0.11.0)
 more="$VENV/.have-$(printf '%s\n' "${FRAMEWORKS[@]}" | md5sum | cut -c1-12)"
 if [ ! -e "$more" ]; then
   install "${FRAMEWORKS[@]}"

@@ -34,3 +34,14 @@ def same_after(launch, program, stops, *options):
 @pytest.mark.parametrize("accumulate,stops", [(1, [7, 20]), (2, [4])])  # 20 batches, or 10 updates, are an epoch
 def test_hugging_face_trainer(launch, accumulate, stops):
     same_after(launch, EXAMPLES / "torch_hf" / "train.py", stops, "--steps", 24 // accumulate, "--accumulate", accumulate)
+
+
+@without("accelerate")
+def test_accelerate(launch):
+    same_after(launch, EXAMPLES / "torch_accelerate" / "train.py", [3, 8, 13], "--steps", 18)  # 8 batches are an epoch
+
+
+@without("torchdata")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stateful_data_loader(launch, workers):
+    same_after(launch, HERE / "stateful_worker.py", [3, 8, 13], "--workers", workers)

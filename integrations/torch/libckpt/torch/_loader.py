@@ -130,6 +130,35 @@ def follow(loader: "DataLoader[Any]") -> _Position:
     return position
 
 
+class Stateful:
+    """A loader that says itself where it is. To go on within an epoch it makes its iterator anew, which draws random
+    numbers that the loop it goes on with has drawn before: they are given back."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def state_dict(self) -> Any:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._loader.load_state_dict(state)
+        if isinstance(self._loader, DataLoader) and not (isinstance(state, dict) and state.get("_iterator_finished")):
+            _give_back_once(self._loader)
+
+
+def _give_back_once(loader: Any) -> None:
+    base = type(loader)
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        before = _rng.capture()
+        self.__class__ = base
+        inner: Iterator[Any] = iter(self)
+        _rng.apply(before)
+        return inner
+
+    loader.__class__ = type(base.__name__, (base,), {"__iter__": __iter__, "__module__": base.__module__})
+
+
 class LoaderPart(Part):
     """Of this rank. Under another number of ranks the position is kept in samples."""
 

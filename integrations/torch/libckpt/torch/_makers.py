@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 import torch
 
 from .._errors import NotExpressible
-from ._loader import LoaderPart
+from ._loader import LoaderPart, Stateful
 from ._parts import ModulePart, ObjectPart, OptimizerPart, Part, World, clean, settle, unwrap
 from ._run import PerRank
 
@@ -34,7 +34,7 @@ def makers_of(
         for name, parameter in unwrap(module).named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), inside + clean(name))
     for prefix, optimizer in _several("optim", optim, torch.optim.Optimizer):
-        makers.append(partial(OptimizerPart, prefix, optimizer, names))
+        makers.append(partial(OptimizerPart, prefix, _bare(optimizer), names))
     for prefix, module in _several("ema", ema, object):
         if isinstance(module, torch.nn.Module):
             makers.append(partial(ModulePart, prefix, module))
@@ -44,11 +44,18 @@ def makers_of(
         makers.append(make_object(prefix, target))
     if extra is not None:
         makers.append(make_object("extra", extra))
+    if type(loader).__module__.startswith("accelerate."):
+        raise NotExpressible("loader", "a loader that accelerate has prepared", "leave it out of accelerator.prepare()")
     if isinstance(loader, torch.utils.data.DataLoader) and not hasattr(loader, "state_dict"):
         makers.append(partial(LoaderPart, loader))
     elif loader is not None:
-        makers.append(make_object("loader", PerRank(loader), inline=True))
+        makers.append(make_object("loader", PerRank(Stateful(loader)), inline=True))
     return makers
+
+
+def _bare(optimizer: Any) -> Any:
+    """As its author made it, under accelerate."""
+    return optimizer.optimizer if type(optimizer).__module__.startswith("accelerate.") else optimizer
 
 
 def make_object(prefix: str, target: Any, inline: bool = False) -> Callable[[World], Part]:
