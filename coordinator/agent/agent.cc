@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "coordinator/agent/log_limit.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/memfd.h"
@@ -19,6 +20,7 @@ constexpr size_t kKillThreads = 2, kKillQueueMax = 4096;
 constexpr auto kHeartbeat = std::chrono::seconds(1);  // until ckptd says otherwise
 constexpr auto kFetchReportEvery = std::chrono::milliseconds(250);
 constexpr auto kHealthEvery = std::chrono::seconds(30);
+constexpr auto kLogLimitEvery = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -77,6 +79,7 @@ Status Agent::Init() {
     Send(std::move(message));
   });
   health_timer_ = loop_->AddPeriodic(kHealthEvery, [this] { LookAtHealth(); });
+  log_timer_ = loop_->AddPeriodic(kLogLimitEvery, [this] { LimitLogs(); });
   link_ = std::make_unique<CoordinatorLink>(
       target, CoordinatorLink::Backoff{options_.reconnect_min, options_.reconnect_max}, loop_,
       std::move(link));
@@ -91,6 +94,7 @@ Agent::~Agent() {
   loop_->CancelTimer(heartbeat_timer_);
   loop_->CancelTimer(fetch_timer_);
   loop_->CancelTimer(health_timer_);
+  loop_->CancelTimer(log_timer_);
   for (auto& [key, job] : jobs_) {
     loop_->CancelTimer(job.kill_timer);
     if (job.run.valid()) loop_->RemoveFd(job.run.fd());
@@ -284,15 +288,37 @@ Result<v1::LogChunk> Agent::ReadLogChunk(const v1::ReadLog& request) const {
   CKPT_ASSIGN_OR_RETURN(const auto file,
                         os::PosixFileSystem().OpenBeneath(state_.log_dir(request.job()), name,
                                                           os::OpenOptions::Read()));
+  CKPT_ASSIGN_OR_RETURN(const uint64_t begin, FirstKept(file->path(), request.offset()));
   std::string bytes(kLogChunkBytes, '\0');
-  CKPT_ASSIGN_OR_RETURN(
-      const size_t size,
-      file->PReadSome(request.offset(), std::as_writable_bytes(std::span(bytes))));
+  CKPT_ASSIGN_OR_RETURN(const size_t size,
+                        file->PReadSome(begin, std::as_writable_bytes(std::span(bytes))));
   bytes.resize(size);
   v1::LogChunk chunk;
-  chunk.set_next_offset(request.offset() + size);
+  chunk.set_next_offset(begin + size);
+  if (begin > request.offset()) {
+    bytes =
+        "[" + FormatBytes(begin - request.offset()) + " of this log are no longer kept]\n" + bytes;
+  }
   chunk.set_data(std::move(bytes));
   return chunk;
+}
+
+// Of what may still write.
+void Agent::LimitLogs() const {
+  for (const auto& [key, job] : jobs_) {
+    if (job.ended) continue;
+    const std::string dir = state_.log_dir(key.first);
+    const std::string epoch = "e" + std::to_string(key.second);
+    const auto limit = [&](const std::string& path) {
+      const Status status = LimitLog(path, options_.log_bytes_max);
+      if (!status.ok() && status.code() != Code::kNotFound) LogWarning(status.ToString());
+    };
+    limit(dir + "/run." + epoch + ".log");
+    for (uint32_t i = 0; i < job.launch.rank_count(); ++i) {
+      const uint32_t rank = job.launch.first_rank() + i;
+      limit(dir + "/" + epoch + "/rank" + std::to_string(rank) + ".log");
+    }
+  }
 }
 
 }  // namespace ckpt::agent

@@ -44,6 +44,9 @@ class Agent {
 
   // Threads: any.
   const HeldCopies& held() const { return held_; }
+  // Copies that are durable nowhere and that no ckpt-run of this node holds: they end with this
+  // agent. One line, empty if there are none. Threads: the loop's.
+  std::string HeldAlone() const;
   std::string data_address() const { return data_->address().ToString(); }
 
  private:
@@ -87,6 +90,7 @@ class Agent {
   bool AnswerAgain(uint64_t op_id);
   void OnReadLog(const v1::ReadLog& request);
   Result<v1::LogChunk> ReadLogChunk(const v1::ReadLog& request) const;
+  void LimitLogs() const;
   void SendHeartbeat();
   void LookAtHealth();
   v1::NodeInfo Describe() const;
@@ -156,7 +160,7 @@ class Agent {
   std::deque<uint64_t> result_order_;
   uint64_t session_ = 0;
   uint64_t next_request_ = 1;
-  os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0, health_timer_ = 0;
+  os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0, health_timer_ = 0, log_timer_ = 0;
 
   std::unique_ptr<HealthCheck> health_;
   std::unique_ptr<DataServer> data_;

@@ -226,6 +226,27 @@ bool Agent::HoldsAll(const v1::Launch& launch, uint64_t epoch, uint32_t attempt)
   return ranks.size() == launch.rank_count();
 }
 
+std::string Agent::HeldAlone() const {
+  std::set<std::string> shared;  // a ckpt-run that lives was given every copy of its job
+  for (const auto& [key, job] : jobs_) {
+    if (job.run.valid()) shared.insert(key.first);
+  }
+  std::string alone;
+  for (const auto& [key, job] : jobs_) {
+    if (shared.contains(key.first)) continue;
+    int64_t durable_step = -1;
+    for (const v1::CopyState& copy : job.report.copies()) {
+      if (copy.durable()) durable_step = std::max(durable_step, copy.step());
+    }
+    for (const v1::CopyState& copy : job.report.copies()) {
+      if (copy.durable() || !copy.staged_gang() || copy.step() <= durable_step) continue;
+      if (!HoldsAll(job.launch, copy.epoch(), copy.attempt())) continue;
+      alone += (alone.empty() ? "" : ", ") + Name(key) + " step " + std::to_string(copy.step());
+    }
+  }
+  return alone;
+}
+
 // What reports of an agent before this one called "in RAM" went with it, unless a ckpt-run brought
 // it again.
 void Agent::MarkLostCopies(LocalJob* job, const std::string& how) {

@@ -91,9 +91,10 @@ struct CoordinatorLink::Impl : public std::enable_shared_from_this<Impl> {
   void WriteLoop(Stream* stream, grpc::ClientContext* context) {
     v1::AgentMsg message;
     while (TakeMessage(&message)) {
-      if (!stream->Write(message)) break;
+      if (stream->Write(message)) continue;
+      return context->TryCancel();  // wakes the reader
     }
-    context->TryCancel();  // wakes the reader, if it was the writer that failed
+    // No cancel here: it would hide what the coordinator said as it hung up.
   }
 
   uint64_t Begin(grpc::ClientContext* context) {

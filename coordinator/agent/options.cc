@@ -12,6 +12,7 @@ namespace ckpt::agent {
 namespace {
 
 constexpr uint32_t kSlotsMax = 4096;
+constexpr uint64_t kLogBytesMin = 64 << 10;
 
 Status BeyondLoopback(const std::string& what, const std::string& host) {
   return Unimplemented(what + " " + host +
@@ -58,6 +59,9 @@ Status CheckOptions(AgentOptions* options) {
   if (options->staging_budget_bytes == 0) {
     CKPT_ASSIGN_OR_RETURN(const uint64_t available, os::AvailableMemoryBytes());
     options->staging_budget_bytes = available / 2;
+  }
+  if (options->log_bytes_max < kLogBytesMin) {
+    return InvalidArgument("--log-limit must be at least " + FormatBytes(kLogBytesMin));
   }
   return CheckPrograms(options);
 }

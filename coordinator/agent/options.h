@@ -17,12 +17,13 @@ struct AgentOptions {
   std::string name;         // of the node; unique in the cluster
   std::string coordinator;  // unix:/path or host:port
   uint32_t slots = 1;
-  uint64_t staging_budget_bytes = 0;  // 0: half of the memory that is available at start
-  std::string address = "127.0.0.1";  // other nodes reach this one there
-  std::string state_dir;              // socket, launches, logs
-  std::string ckpt_run;               // program; empty: beside this one
-  std::string store_root;             // for jobs that name no store
-  std::optional<mode_t> child_umask;  // the user's; the agent's own files are private
+  uint64_t staging_budget_bytes = 0;   // 0: half of the memory that is available at start
+  std::string address = "127.0.0.1";   // other nodes reach this one there
+  std::string state_dir;               // socket, launches, logs
+  std::string ckpt_run;                // program; empty: beside this one
+  std::string store_root;              // for jobs that name no store
+  uint64_t log_bytes_max = 128 << 20;  // that each log file may take on disk
+  std::optional<mode_t> child_umask;   // the user's; the agent's own files are private
 
   // Waits; tests shorten them.
   Nanos reconnect_min = std::chrono::milliseconds(200);

@@ -1,5 +1,7 @@
 #include "coordinator/agent/state_dir.h"
 
+#include <sys/file.h>
+
 #include <charconv>
 #include <sstream>
 
@@ -64,6 +66,13 @@ Result<StateDir> StateDir::Open(const std::string& path) {
   }
   CKPT_RETURN_IF_ERROR(Fs().MakeDirs(path + "/jobs"));
   CKPT_RETURN_IF_ERROR(Fs().MakeDirs(path + "/logs"));
+  CKPT_ASSIGN_OR_RETURN(dir.lock_, os::OpenAppend(path + "/lock"));
+  if (::flock(dir.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "locking " + path + "/lock");
+    return AlreadyExists("--state-dir " + path +
+                         " is in use by another ckpt-agent: stop that one, or give this one "
+                         "another folder");
+  }
   return dir;
 }
 

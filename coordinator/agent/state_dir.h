@@ -5,7 +5,7 @@
 //   STATE/jobs/<job>.e<epoch>/       launch, report (protobuf), process "<pid> <start ticks>",
 //                                    result: the last report of a ckpt-run, written by itself
 //   STATE/logs/<job>/                run.e<epoch>.log of ckpt-run; e<epoch>/rank<r>.log of ranks
-//   STATE/agent.sock
+//   STATE/agent.sock, STATE/lock
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 #include "ckpt/v1/agent.pb.h"
 #include "libckpt/base/status.h"
+#include "libckpt/os/fd.h"
 
 namespace ckpt::agent {
 
@@ -37,7 +38,8 @@ struct StoredLaunch {
 
 class StateDir {
  public:
-  // Creates what is missing. kInvalidArgument if the socket's path would be too long.
+  // Creates what is missing, and keeps every other agent out as long as it lives. kInvalidArgument
+  // if the socket's path would be too long, kAlreadyExists if another agent is there.
   static Result<StateDir> Open(const std::string& path);
 
   std::string socket_path() const { return path_ + "/agent.sock"; }
@@ -65,6 +67,7 @@ class StateDir {
   explicit StateDir(std::string path) : path_(std::move(path)) {}
   std::string DirOf(const std::string& job, uint64_t epoch) const;
   std::string path_;
+  os::UniqueFd lock_;
 };
 
 }  // namespace ckpt::agent

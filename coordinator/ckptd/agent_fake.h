@@ -19,7 +19,7 @@ namespace ckpt::ckptd {
 class FakeAgent {
  public:
   FakeAgent(const std::string& address, const std::string& name, uint32_t slots,
-            const std::string& cluster_id = "")
+            const std::string& cluster_id = "", uint64_t boot_ns = 1)
       : stub_(
             v1::Agents::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
         name_(name) {
@@ -32,7 +32,7 @@ class FakeAgent {
     node->set_slots(slots);
     node->set_staging_budget_bytes(512 << 20);
     node->set_memcpy_gbps(8);
-    node->set_boot_ns(1);
+    node->set_boot_ns(boot_ns);
     node->set_cluster_id(cluster_id);
     stream_->Write(hello);
     reader_ = os::Thread("fake-agent", [this] { Read(); });

@@ -175,6 +175,23 @@ TEST_F(CkptdTest, StreamsThatBreakTheRulesAreClosedWithTheReason) {
   EXPECT_TRUE(NodeUp("a"));
 }
 
+TEST_F(CkptdTest, ASecondAgentOfTheSameNameIsRefusedAndTheFirstGoesOn) {
+  FakeAgent first(server_->address(), "a", 2);
+  first.Welcome();
+  FakeAgent second(server_->address(), "a", 2, "", 2);
+  const grpc::Status refused = second.Ended();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_NE(refused.error_message().find("127.0.0.1:1"), std::string::npos);
+  EXPECT_NE(refused.error_message().find("--name"), std::string::npos);
+  v1::ListNodesResponse nodes;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->ListNodes(&context, {}, &nodes).ok());
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_TRUE(nodes.nodes(0).connected());
+  FakeAgent again(server_->address(), "a", 2);  // the first one, over a new connection
+  EXPECT_TRUE(again.Welcome().has_welcome());
+}
+
 TEST_F(CkptdTest, ALostConnectionMakesItsJobsUnknown) {
   auto a = std::make_unique<FakeAgent>(server_->address(), "a", 1);
   ASSERT_TRUE(NodeUp("a"));

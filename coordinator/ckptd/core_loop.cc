@@ -122,9 +122,12 @@ void CoreLoop::OnTick() {
   }
 }
 
+int64_t CoreLoop::SilenceNs() const {
+  return std::max(kSilenceMinNs, kSilentHeartbeats * options_.heartbeat_ms * 1'000'000);
+}
+
 void CoreLoop::DropSilentLinks() {
-  const int64_t allowed_ns =
-      std::max(kSilenceMinNs, kSilentHeartbeats * options_.heartbeat_ms * 1'000'000);
+  const int64_t allowed_ns = SilenceNs();
   const int64_t now_ns = BoottimeNs();
   std::vector<std::pair<std::string, std::shared_ptr<AgentLink>>> silent;
   for (const auto& [node, link] : links_) {
@@ -207,11 +210,21 @@ Status CoreLoop::Attach(const core::NodeInfo& info, std::shared_ptr<AgentLink> l
   }
   const auto it = links_.find(info.name);
   if (it != links_.end() && it->second.link != link) {
-    it->second.link->Close(Aborted("another agent speaks for node " + info.name + " now"));
+    const core::NodeInfo& first = it->second.info;
+    if (first.boot_ns != info.boot_ns || first.data_address != info.data_address) {
+      return AlreadyExists(
+          "node " + info.name + " is already there: its agent's data address is " +
+          first.data_address + ", it was heard " +
+          FormatDuration(Nanos(BoottimeNs() - it->second.heard_ns)) +
+          " ago. Give this agent another --name, or stop that one; if it is gone, this one is let "
+          "in once that one has been silent for " +
+          FormatDuration(Nanos(SilenceNs())));
+    }
+    it->second.link->Close(Aborted("the agent of node " + info.name + " connected again"));
     const std::string why = "its agent connected again";
     Detach(info.name, it->second.link.get(), why);
   }
-  links_[info.name] = {link, BoottimeNs()};
+  links_[info.name] = {link, BoottimeNs(), info};
   v1::CoordinatorMsg welcome;
   welcome.mutable_welcome()->set_heartbeat_ms(static_cast<uint64_t>(options_.heartbeat_ms));
   welcome.mutable_welcome()->set_data_token(core_.data_token());

@@ -61,7 +61,8 @@ class CoreLoop {
   // answer may be made of it (I2).
   Status CheckStored() const;
 
-  // `link` speaks for `node` from now on; an older link of that node is closed.
+  // `link` speaks for the node from now on; an older link of the same agent is closed.
+  // kAlreadyExists while another agent, which has not fallen silent, speaks for it.
   Status Attach(const core::NodeInfo& info, std::shared_ptr<AgentLink> link);
   // No effect if another link speaks for it.
   void Detach(const std::string& node, const AgentLink* link, const std::string& why);
@@ -89,6 +90,7 @@ class CoreLoop {
   struct Link {
     std::shared_ptr<AgentLink> link;
     int64_t heard_ns;
+    core::NodeInfo info;
   };
   struct Health {
     v1::NodeHealth said;
@@ -103,6 +105,7 @@ class CoreLoop {
   void Run();
   void RunTasks(std::deque<std::function<void()>> tasks);
   void OnTick();
+  int64_t SilenceNs() const;  // of a link that counts as lost
   void DropSilentLinks();
   Status Commit(const std::vector<core::Write>& writes);
   void Publish(const core::Actions& actions);

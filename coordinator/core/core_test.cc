@@ -485,6 +485,22 @@ TEST_F(CoreTest, ACheckpointIsDoneWhenANewerCopyIsDurable) {
   EXPECT_EQ(Op(7).state, OperationState::kDone);
 }
 
+TEST_F(CoreTest, ASaveThatGotLostIsOrderedAgainUnderTheSameNumber) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Checkpoint{{7, "j", 0, 0}});
+  const SaveNow first = Sent<SaveNow>().at(0).second;
+  Restart();  // it was on record, and is not known to have been sent
+  sends_.clear();
+  Node("a", 1);
+  const auto again = Sent<SaveNow>();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].second.op_id, first.op_id);
+  EXPECT_EQ(again[0].second.epoch, first.epoch);
+  SayCopy("j", "a", NodeJobState::kRunning, 15, true);
+  EXPECT_EQ(Op(7).state, OperationState::kDone);
+}
+
 // ---- crashes and lost nodes
 
 TEST_F(CoreTest, OneRankDiesAndTheGangStartsAgainInItsPlace) {

@@ -159,6 +159,7 @@ class Core::Impl {
   void AdvanceMigrate(Operation& op);
   void AdvanceSuspend(Operation& op);
   void AdvanceResume(Operation& op);
+  void SendSave(const Operation& op);
   void AdvanceCheckpoint(Operation& op);
   void AdvanceCancel(Operation& op);
   void AdvanceGranted(Operation& op);

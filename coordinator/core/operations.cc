@@ -333,6 +333,14 @@ void Core::Impl::AdvanceResume(Operation& op) {
   }
 }
 
+// Under its number: an agent that has it already answers again and saves once.
+void Core::Impl::SendSave(const Operation& op) {
+  const Job* job = Find(op.job);
+  if (job == nullptr || !IsLive(job->state) || job->epoch != op.epoch) return;
+  SendTo(job->members.front().place.node,
+         SaveNow{op.job, op.epoch, op.command_op, op.budget_ns / 1'000'000});
+}
+
 void Core::Impl::AdvanceCheckpoint(Operation& op) {
   const Job* job = Find(op.job);
   if (job == nullptr) {

@@ -107,6 +107,8 @@ void Core::Impl::On(const NodeConnected& event) {
     if (op.kind == OperationKind::kMigrate && op.phase == Phase::kReleased &&
         op.to_node == info.name) {
       StartFetch(op);
+    } else if (op.kind == OperationKind::kCheckpoint && op.phase == Phase::kNotified) {
+      SendSave(op);
     }
   }
 }

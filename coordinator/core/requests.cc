@@ -258,8 +258,7 @@ Reply Core::Impl::On(const Checkpoint& request) {
   const auto copies = MergedCopies(job);
   if (!copies.empty()) op.newest_before = copies.front().Key();
   SetPhase(op, Phase::kNotified);
-  SendTo(job.members.front().place.node,
-         SaveNow{request.job, job.epoch, op.command_op, budget_ns / 1'000'000});
+  SendSave(op);
   return {OkStatus(), request.job, op.op_id};
 }
 
