@@ -21,6 +21,10 @@ constexpr auto kHeartbeat = std::chrono::seconds(1);  // until ckptd says otherw
 constexpr auto kFetchReportEvery = std::chrono::milliseconds(250);
 constexpr auto kHealthEvery = std::chrono::seconds(30);
 constexpr auto kLogLimitEvery = std::chrono::seconds(1);
+// ckpt-runs look for their agent a few times a second; one that is stopped is not waited for
+// longer.
+constexpr Nanos kReattachPoll = std::chrono::milliseconds(50);
+constexpr Nanos kReattachMax = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -80,10 +84,26 @@ Status Agent::Init() {
   });
   health_timer_ = loop_->AddPeriodic(kHealthEvery, [this] { LookAtHealth(); });
   log_timer_ = loop_->AddPeriodic(kLogLimitEvery, [this] { LimitLogs(); });
-  link_ = std::make_unique<CoordinatorLink>(
-      target, CoordinatorLink::Backoff{options_.reconnect_min, options_.reconnect_max}, loop_,
-      std::move(link));
+  ConnectWhenCopiesAreKnown(
+      [this, target, link] {
+        link_ = std::make_unique<CoordinatorLink>(
+            target, CoordinatorLink::Backoff{options_.reconnect_min, options_.reconnect_max}, loop_,
+            link);
+      },
+      kReattachMax);
   return OkStatus();
+}
+
+void Agent::ConnectWhenCopiesAreKnown(std::function<void()> connect, Nanos left) {
+  const bool missing = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+    return entry.second.run.valid() && entry.second.connection == 0;
+  });
+  if (jobs_.empty() || left <= Nanos(0)) return connect();
+  // Once more after the last has connected: it sends its copies right behind its name.
+  const Nanos next = missing ? left - kReattachPoll : Nanos(0);
+  connect_timer_ = loop_->AddTimer(kReattachPoll, [this, connect = std::move(connect), next] {
+    ConnectWhenCopiesAreKnown(connect, next);
+  });
 }
 
 Agent::~Agent() {
@@ -95,6 +115,7 @@ Agent::~Agent() {
   loop_->CancelTimer(fetch_timer_);
   loop_->CancelTimer(health_timer_);
   loop_->CancelTimer(log_timer_);
+  loop_->CancelTimer(connect_timer_);
   for (auto& [key, job] : jobs_) {
     loop_->CancelTimer(job.kill_timer);
     if (job.run.valid()) loop_->RemoveFd(job.run.fd());

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -77,6 +78,10 @@ class Agent {
 
   Agent(AgentOptions options, StateDir state, os::EventLoop* loop);
   Status Init();
+  // A ckpt-run that lives on holds copies that ckptd knows of. Before they are known here again
+  // ckptd is not told that the node is there: it would launch a job that finds nothing to resume
+  // from.
+  void ConnectWhenCopiesAreKnown(std::function<void()> connect, Nanos left);
 
   // agent.cc: ckptd
   void OnOpened(uint64_t session);
@@ -161,6 +166,7 @@ class Agent {
   uint64_t session_ = 0;
   uint64_t next_request_ = 1;
   os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0, health_timer_ = 0, log_timer_ = 0;
+  os::EventLoop::TimerId connect_timer_ = 0;
 
   std::unique_ptr<HealthCheck> health_;
   std::unique_ptr<DataServer> data_;

@@ -93,7 +93,7 @@ struct CopyState {
   uint64_t bytes = 0;
   uint64_t bytes_durable = 0;
   std::string failure;
-  bool lost = false;  // it was in this node's RAM, and that is gone
+  bool lost = false;            // it was in this node's RAM, and that is gone
   uint64_t bytes_to_write = 0;  // not stored: of a drain in progress
 
   std::array<int64_t, 3> Key() const { return {static_cast<int64_t>(epoch), step, attempt}; }
