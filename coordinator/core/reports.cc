@@ -364,8 +364,8 @@ void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& 
   }
   for (const CopyState& copy : MergedCopies(job)) {
     const CopyState* old = FindCopy(before, copy);
-    // Forgotten because something newer is durable, and said once more: no news.
-    const bool stale = old == nullptr && IsBehindDurable(copy, before);
+    // Something newer is durable: what a node says late of an older one is no news.
+    const bool stale = (old == nullptr || !old->durable) && IsBehindDurable(copy, before);
     const bool newly_staged = copy.staged_gang && !stale && (old == nullptr || !old->staged_gang);
     const bool newly_durable = copy.durable && !stale && (old == nullptr || !old->durable);
     if (newly_staged || newly_durable) job.last_copy_ns = now_.boot_ns;

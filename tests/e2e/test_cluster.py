@@ -163,7 +163,7 @@ def test_the_demo(bin_dir, tmp_path):
     """The whole demo with a small model; the big one is ./run demo."""
     out = tmp_path / "demo"
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "demo" / "demo.py"), "--bin", str(bin_dir), "--out", str(out),
-                           "--hidden", "256", "--steps", "300"], capture_output=True, text=True, timeout=400)
+                           "--hidden", "256", "--steps", "1200"], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert "equal bit for bit" in done.stdout and re.search(r"preemption +\d+ ms", done.stdout)
     for stop in ("preemption", "migration"):
