@@ -93,6 +93,8 @@ Result<session::Options> ResolveOptions(const ckpt_session_options_t& raw) {
   if (raw.alone == 0) options.run_socket = FromEnv("CKPT_RUN");
   if (!options.run_socket.empty()) {
     CKPT_ASSIGN_OR_RETURN(options.token, ReadToken());
+  } else {
+    CKPT_ASSIGN_OR_RETURN(options.write, WriteSettingsFromEnv());
   }
   return options;
 }

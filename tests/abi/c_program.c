@@ -213,6 +213,10 @@ static void test_mistakes(void) {
   FAILS(INVALID_ARGUMENT, ckpt_session_open(NULL, NULL));
   FAILS(INVALID_ARGUMENT, ckpt_session_step(NULL, 1, &request));
   FAILS(INVALID_ARGUMENT, ckpt_session_close(NULL, 0));
+  options.job = "test";
+  setenv("CKPT_COMPRESS", "20", 1);
+  FAILS(INVALID_ARGUMENT, ckpt_session_open(&options, &session)); /* no such level: it is read */
+  unsetenv("CKPT_COMPRESS");
   setenv("CKPT_RUN", "/nonexistent/run.sock", 1);
   options.job = "test";
   FAILS(14, ckpt_session_open(&options, &session)); /* UNAVAILABLE, never a quiet standalone run */
