@@ -146,7 +146,7 @@ def test_a_job_that_crashes_by_itself_again_and_again(cluster):
     job = wait_state(cluster, "broken", "failed")
     assert "gave up after 2 restarts" in job["reason"] and "9" in job["reason"], job["reason"]
     assert job["epoch"] == 3
-    assert runs_of(cluster, "broken") == []
+    wait_for("its last ckpt-run has exited", lambda: runs_of(cluster, "broken") == [])
     assert "broken" in cluster.run_ctl("jobs").stdout
 
 
