@@ -5,6 +5,7 @@
 
 #include "libckpt/base/ids.h"
 #include "libckpt/os/file.h"
+#include "libckpt/os/memory_room.h"
 #include "libckpt/os/process.h"
 #include "libckpt/os/socket.h"
 
@@ -57,8 +58,8 @@ Status CheckOptions(AgentOptions* options) {
   if (options->state_dir.empty()) return InvalidArgument("--state-dir is missing");
   if (options->store_root.empty()) options->store_root = os::JoinPath(options->state_dir, "store");
   if (options->staging_budget_bytes == 0) {
-    CKPT_ASSIGN_OR_RETURN(const uint64_t available, os::AvailableMemoryBytes());
-    options->staging_budget_bytes = available / 2;
+    CKPT_ASSIGN_OR_RETURN(const os::MemoryRoom room, os::AvailableMemory());
+    options->staging_budget_bytes = room.bytes / 2;
   }
   if (options->log_bytes_max < kLogBytesMin) {
     return InvalidArgument("--log-limit must be at least " + FormatBytes(kLogBytesMin));

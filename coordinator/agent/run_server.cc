@@ -1,10 +1,16 @@
 #include "coordinator/agent/run_server.h"
 
+#include "libckpt/base/clock.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/process.h"
 
 namespace ckpt::agent {
+namespace {
+
+constexpr Nanos kAcceptPause = std::chrono::seconds(1);  // when there is no descriptor for it
+
+}  // namespace
 
 RunServer::RunServer(os::EventLoop* loop, Handlers handlers)
     : loop_(loop), handlers_(std::move(handlers)) {}
@@ -29,7 +35,11 @@ RunServer::~RunServer() {
 void RunServer::OnConnect() {
   for (;;) {
     Result<std::optional<os::UniqueFd>> fd = os::TryAccept(listener_.get());
-    if (!fd.ok()) return LogWarning("agent socket: " + fd.status().ToString());
+    if (!fd.ok()) {
+      LogWarning("a ckpt-run that connects has to wait: " + fd.status().message() +
+                 "; looking again in " + FormatDuration(kAcceptPause));
+      return loop_->RestFd(listener_.get(), kAcceptPause);
+    }
     if (!*fd) return;
     const Result<os::PeerCredentials> peer = os::GetPeerCredentials((*fd)->get());
     const bool mine = peer.ok() && (peer->uid == os::SelfUid() || peer->uid == 0);  // I1

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/ckptctl/client.h"
-#include "coordinator/ckptctl/progress.h"
 #include "coordinator/ckptctl/render.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/base/progress.h"
 #include "libckpt/base/version.h"
 #include "libckpt/os/machine_check.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/os/terminal.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -48,13 +48,13 @@ void PrintTable(std::ostream& out, const std::vector<std::vector<std::string>>& 
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], os::Width(row[i]));
   }
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] - Width(row[i]) + 2, ' ');
+      if (i + 1 < row.size()) line += std::string(widths[i] - os::Width(row[i]) + 2, ' ');
     }
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out << line << "\n";

@@ -1,13 +1,12 @@
 #include "coordinator/ckptctl/terminal.h"
 
 #include <signal.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <ostream>
 #include <sstream>
 #include <vector>
+
+#include "libckpt/os/terminal.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -16,42 +15,13 @@ volatile sig_atomic_t interrupted = 0;
 
 void OnInterrupt(int) { interrupted = 1; }
 
-// At most `columns` of `line`; whole characters.
-std::string Cut(const std::string& line, size_t columns) {
-  if (Width(line) <= columns) return line;
-  std::string text;
-  size_t width = 0;
-  for (const char c : line) {
-    width += (c & 0xc0) != 0x80 ? 1 : 0;
-    if (width >= columns) break;
-    text += c;
-  }
-  return text + "…";
-}
-
 }  // namespace
 
-bool IsTerminal(int fd) { return ::isatty(fd) == 1; }
-
-TerminalSize SizeOf(int fd) {
-  winsize window{};
-  TerminalSize size;
-  if (::ioctl(fd, TIOCGWINSZ, &window) != 0) return size;
-  if (window.ws_col != 0) size.columns = window.ws_col;
-  if (window.ws_row != 0) size.rows = window.ws_row;
-  return size;
-}
-
-size_t Width(const std::string& utf8) {
-  return static_cast<size_t>(
-      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 void LiveBlock::Draw(const std::string& text) {
-  const TerminalSize size = SizeOf(fd_);
+  const os::TerminalSize size = os::SizeOf(fd_);
   std::vector<std::string> lines;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(Cut(line, size.columns));
+  for (std::string line; std::getline(in, line);) lines.push_back(os::Cut(line, size.columns));
   const size_t most = size.rows > 2 ? size.rows - 1 : 1;
   if (lines.size() > most) {
     const size_t left_out = lines.size() - most + 1;

@@ -1,21 +1,11 @@
-// What a terminal can do that a file cannot: lines that are drawn again in place, and an interrupt
-// that is a question ("am I still interested?") and not an end.
+// Blocks of lines that are drawn again in place, and an interrupt that is a question ("am I still
+// interested?") and not an end.
 #pragma once
 
 #include <iosfwd>
 #include <string>
 
 namespace ckpt::ckptctl {
-
-bool IsTerminal(int fd);
-// Columns of the terminal behind `fd`, 80 if it does not say; rows likewise, 24.
-struct TerminalSize {
-  size_t columns = 80, rows = 24;
-};
-TerminalSize SizeOf(int fd);
-
-// Columns that UTF-8 text takes.
-size_t Width(const std::string& utf8);
 
 // A block of lines that is drawn again in place; what does not fit into the terminal is cut, and
 // the cut is said.

@@ -9,6 +9,7 @@
 #include "coordinator/ckptctl/render.h"
 #include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/os/terminal.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -21,7 +22,7 @@ constexpr auto kStalledMax = std::chrono::minutes(2);
 class ProgressLine {
  public:
   explicit ProgressLine(bool json)
-      : json_(json), live_(IsTerminal(STDERR_FILENO)), block_(std::cerr, STDERR_FILENO) {}
+      : json_(json), live_(os::IsTerminal(STDERR_FILENO)), block_(std::cerr, STDERR_FILENO) {}
 
   // A line that stays.
   void Say(const std::string& line) {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "coordinator/ckptctl/client.h"
-#include "coordinator/ckptctl/progress.h"
+#include "libckpt/base/progress.h"
 
 namespace ckpt::ckptctl {
 

@@ -9,6 +9,7 @@
 #include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/clock.h"
 #include "libckpt/base/mutex.h"
+#include "libckpt/os/terminal.h"
 #include "libckpt/os/thread.h"
 
 namespace ckpt::ckptctl {
@@ -72,7 +73,9 @@ class EventFeed {
 class Screen {
  public:
   explicit Screen(bool json)
-      : json_(json), live_(!json && IsTerminal(STDOUT_FILENO)), block_(std::cout, STDOUT_FILENO) {}
+      : json_(json),
+        live_(!json && os::IsTerminal(STDOUT_FILENO)),
+        block_(std::cout, STDOUT_FILENO) {}
   bool live() const { return live_; }
 
   void Show(const Shown& shown) {

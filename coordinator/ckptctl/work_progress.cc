@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "libckpt/base/clock.h"
+#include "libckpt/os/terminal.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -14,7 +15,9 @@ constexpr int64_t kShowEveryNs = 100'000'000;
 }  // namespace
 
 WorkProgress::WorkProgress(std::string what)
-    : what_(std::move(what)), live_(IsTerminal(STDERR_FILENO)), block_(std::cerr, STDERR_FILENO) {}
+    : what_(std::move(what)),
+      live_(os::IsTerminal(STDERR_FILENO)),
+      block_(std::cerr, STDERR_FILENO) {}
 
 void WorkProgress::Show(uint64_t done, uint64_t total) {
   if (!live_) return;

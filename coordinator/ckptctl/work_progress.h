@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "coordinator/ckptctl/progress.h"
 #include "coordinator/ckptctl/terminal.h"
 #include "libckpt/base/mutex.h"
+#include "libckpt/base/progress.h"
 
 namespace ckpt::ckptctl {
 

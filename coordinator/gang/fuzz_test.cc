@@ -50,7 +50,7 @@ Msg RandomMsg(Bytes* from) {
   msg.request = static_cast<Request>(from->Below(6));
   msg.decision = static_cast<Decision>(from->Below(7));
   msg.vote = static_cast<Vote>(from->Below(11));
-  msg.fact = static_cast<FactKind>(from->Below(9));
+  msg.fact = static_cast<FactKind>(from->Below(10));
   msg.step = from->Number<int64_t>();
   msg.left_ns = from->Number<int64_t>() % kLeftNsMax;
   msg.total_ns = from->Number<int64_t>() % kLeftNsMax;

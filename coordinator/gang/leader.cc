@@ -61,6 +61,8 @@ std::string_view Name(OpPhase phase) {
       return "tried again";
     case OpPhase::kTooLate:
       return "too late to withdraw";
+    case OpPhase::kLate:
+      return "held up";
   }
   return "?";
 }
@@ -209,6 +211,7 @@ Msg Leader::Impl::CurrentMsg() const {
       msg.number = r_.decision >= Decision::kBack ? r_.op_rebuild : 0;
       if (r_.decision >= Decision::kBack) msg.text = r_.back_text;
       if (r_.decision == Decision::kRelease && r_.hurry) msg.code = 1;
+      if (r_.decision == Decision::kCommsDown && KillAt() != kNever) msg.code = 1;
       break;
   }
   return msg;
@@ -296,6 +299,7 @@ void Leader::Impl::On(const SlotsKnown& event) {
   config_.slots = std::min<uint32_t>(event.slots, 2);
   not_ready_why_ = event.why;
   never_ready_ = event.slots == 0 && event.never;
+  if (event.stage_ns > 0) config_.stage_ns = event.stage_ns;
   if (first && open() && r_.stage == Stage::kWaiting) WaitForSlot();
   SlotsChanged();
 }

@@ -104,6 +104,7 @@ struct SlotsKnown {
   uint32_t slots = 2;
   std::string why = "";  // of 0, for people: who has not registered, what is missing
   bool never = false;
+  int64_t stage_ns = 0;  // what barrier 2 is given for the bytes of that; 0: as configured
 };
 // What has been measured, or follows from bytes and bandwidth; 0: unknown, what was known stays.
 struct Measured {
@@ -153,6 +154,7 @@ enum class OpPhase : uint8_t {
   kFinished = 11,    // the training ended by itself
   kAgain = 13,       // this try failed, `status` says why; another one follows
   kTooLate = 14,     // of a withdrawal: the operation goes on, `status` says why
+  kLate = 15,  // a copy is held up by ranks or by the store; `status` says who, and until when
 };
 std::string_view Name(OpPhase phase);
 

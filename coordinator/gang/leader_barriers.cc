@@ -170,7 +170,6 @@ void Leader::Impl::End(Status why) {
 }
 
 void Leader::Impl::OnFact(MemberId member, const Msg& msg) {
-  if (msg.fact == FactKind::kWantsSave && config_.slots == 0) return;  // it is said again
   Msg ack{.type = MsgType::kAck};
   ack.numbers.push_back(msg.number);
   switch (msg.fact) {
@@ -197,6 +196,9 @@ void Leader::Impl::OnFact(MemberId member, const Msg& msg) {
       break;
     case FactKind::kPhase:
       OnPhase(msg);
+      break;
+    case FactKind::kLate:
+      OnLate(member, msg);
       break;
     case FactKind::kNone:
       break;

@@ -40,7 +40,9 @@ void Leader::Impl::DropOverdueFill() {
   if (!OpenStop() || !PastDrainWait()) return;
   for (Gen& gen : r_.generations) {
     if (gen.state != Gen::State::kFilling || gen.fill_deadline_ns <= Bounded(kNever)) continue;
-    const Status why = Aborted("not all ranks had staged this save when a stop had to begin");
+    const Status why =
+        Aborted("the save at boundary " + std::to_string(gen.boundary) +
+                " was not staged by all ranks when a stop had to begin; missing: " + LateText(gen));
     TellGeneration(gen, OpPhase::kRolledBack, why);
     return Drop(&gen, why);
   }

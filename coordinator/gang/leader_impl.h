@@ -28,6 +28,7 @@ struct LeaderGeneration {
   // not stored: learned again
   Status why;  // of an aborted one
   std::set<MemberId> sealed;
+  std::map<MemberId, std::string> late;  // whom the others wait for, as their members say
   std::map<MemberId, std::string> payloads;
   std::set<MemberId> pending;  // members that have not answered the newest mark or drop
   int64_t sent_ns = 0;
@@ -238,6 +239,8 @@ class Leader::Impl {
   void ServeWaitingSaves();
   void OnSealedFact(MemberId member, const Msg& msg);
   void OnStageFailed(const Msg& msg);
+  void OnLate(MemberId member, const Msg& msg);
+  std::string LateText(const Gen& gen) const;
   void OnShards(MemberId member, const Msg& msg);
   void OnDropped(MemberId member, const Msg& msg);
   void OnMarkHeard(MemberId member, const Msg& msg);

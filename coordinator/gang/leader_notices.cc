@@ -19,7 +19,6 @@ void Leader::Impl::On(const Measured& event) {
 }
 
 // ---- phases
-// --------------------------------------------------------------------------------------
 void Leader::Impl::OnPhase(const Msg& msg) {
   uint64_t& newest = phase_numbers_[msg.rank];
   if (msg.number <= newest) return;
@@ -67,7 +66,6 @@ void Leader::Impl::Extend() {
 }
 
 // ---- withdrawals
-// ---------------------------------------------------------------------------------
 void Leader::Impl::On(const gang::Withdraw& event) {
   WithdrawOne(event.operation, Cancelled(event.why.empty() ? "withdrawn" : event.why));
 }
@@ -112,7 +110,6 @@ void Leader::Impl::WithdrawOne(uint64_t operation, const Status& why) {
 }
 
 // ---- answers
-// -------------------------------------------------------------------------------------
 std::string Leader::Impl::StandingText() const {
   const Gen* standing = Standing();
   if (standing == nullptr) return "what this launch began with";
@@ -228,7 +225,6 @@ void Leader::Impl::AnswerNotices() {
 }
 
 // ---- losses
-// --------------------------------------------------------------------------------------
 void Leader::Impl::BookLoss(const Status& why, bool waited) {
   if (config_.mutations.forget_loss) return;
   const Gen* standing = Standing();

@@ -14,12 +14,33 @@ bool IsStop(Request request) {
   return request == Request::kSuspend || request == Request::kPark || request == Request::kMigrate;
 }
 
+// How much a request takes away.
+int Weight(Request request) {
+  switch (request) {
+    case Request::kNone:
+      return 0;
+    case Request::kSave:
+      return 1;
+    case Request::kPark:
+      return 2;
+    case Request::kSuspend:
+      return 3;
+    case Request::kMigrate:
+      return 4;
+    case Request::kKill:
+      return 5;
+  }
+  return 0;
+}
+
 }  // namespace
 
 // Of what was merged, the one that takes most away.
 Request Leader::Impl::OpRequest() const {
   Request strongest = Request::kNone;
-  for (const Command& command : r_.commands) strongest = Stronger(strongest, command.request);
+  for (const Command& command : r_.commands) {
+    if (Weight(command.request) > Weight(strongest)) strongest = command.request;
+  }
   return strongest;
 }
 
@@ -266,8 +287,15 @@ void Leader::Impl::CheckDeadlines() {
 std::string Leader::Impl::WaitText() const {
   if (r_.stage == Stage::kSuperseding) return "the older save's writers had not stopped";
   if (r_.stage != Stage::kWaiting) return MissingText() + " had not been released";
-  if (config_.slots == 0) return "not all ranks had registered and called track";
-  if (Filling()) return "not all ranks had staged the save before it";
+  if (config_.slots == 0) {
+    return not_ready_why_.empty() ? "not all ranks had registered and called track"
+                                  : not_ready_why_;
+  }
+  for (const Gen& gen : r_.generations) {
+    if (gen.state != Gen::State::kFilling) continue;
+    return "the save at boundary " + std::to_string(gen.boundary) +
+           " had not been staged by all ranks; missing: " + LateText(gen);
+  }
   return "no staging slot was free: the last save drains";
 }
 

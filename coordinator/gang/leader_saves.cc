@@ -2,13 +2,21 @@
 #include <algorithm>
 
 #include "coordinator/gang/leader_impl.h"
+#include "libckpt/base/clock.h"
 
 namespace ckpt::gang {
 namespace {
 
 constexpr size_t kAnswersKept = 16;
 constexpr uint32_t kCommitTriesMax = 20;
+constexpr uint32_t kCommitTriesSaid = 5;  // every so many
 constexpr int64_t kCommitRetryNs = 1'000'000'000;
+
+// A store that is full, read-only, failing or away may come back; what is wrong stays wrong.
+bool MayPass(Code code) {
+  return code != Code::kInvalidArgument && code != Code::kFailedPrecondition &&
+         code != Code::kAborted && code != Code::kUnimplemented && code != Code::kCancelled;
+}
 
 }  // namespace
 
@@ -110,6 +118,9 @@ void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
     return AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
                       "a " + std::string(Name(OpRequest())) + " is under way");
   }
+  if (never_ready_) {
+    return AnswerSave(save, static_cast<int32_t>(Code::kFailedPrecondition), not_ready_why_);
+  }
   uint32_t slot = 0, supersede = 0;
   if (!Filling() && PickSlot(false, &slot, &supersede)) {
     if (supersede != 0 && config_.mutations.save_supersedes) {
@@ -117,9 +128,11 @@ void Leader::Impl::OnWantsSave(MemberId member, const Msg& msg) {
     }
     return GrantSaveAt(save, slot);
   }
-  if (wait || Filling()) {  // how far other ranks are with the save before it decides nothing
+  // How far other ranks are, with the save before it or with track, decides nothing.
+  if (wait || Filling() || config_.slots == 0) {
     const int64_t left = msg.left_ns > 0 ? msg.left_ns : config_.save_ns;
-    const auto [it, added] = waiting_saves_.emplace(save, WaitingSave{wait, kNever});
+    const auto [it, added] =
+        waiting_saves_.emplace(save, WaitingSave{wait || config_.slots == 0, kNever});
     it->second.deadline_ns = std::min(it->second.deadline_ns, now_ + left);
     return;
   }
@@ -178,7 +191,6 @@ void Leader::Impl::ServeWaitingSaves() {
 }
 
 // ---- from FILLING to DURABLE
-// ----------------------------------------------------------------------
 void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
   Gen* gen = FindGeneration(msg.generation);
   if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
@@ -206,6 +218,42 @@ void Leader::Impl::OnStageFailed(const Msg& msg) {
   }
   TellGeneration(*gen, OpPhase::kRolledBack, why);
   Drop(gen, why);
+}
+
+// A person can still do something: said long before the save is given up.
+void Leader::Impl::OnLate(MemberId member, const Msg& msg) {
+  Gen* gen = FindGeneration(msg.generation);
+  if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
+  std::string& text = gen->late[member];
+  text = msg.text;
+  for (const Place& place : msg.places) {
+    const auto phase = phases_.find(place.rank);
+    if (phase == phases_.end()) continue;
+    text += ", rank " + std::to_string(place.rank) + " in " + phase->second.kind;
+  }
+  TellGeneration(
+      *gen, OpPhase::kLate,
+      Unavailable("the save at boundary " + std::to_string(gen->boundary) + " is held up: " + text +
+                  "; in " +
+                  FormatDuration(Nanos(std::max<int64_t>(0, gen->fill_deadline_ns - now_))) +
+                  " it is given up, and until then no other save is made. Every rank "
+                  "must call step() and save as often as the others"));
+}
+
+// Whom a copy that is not complete waits for.
+std::string Leader::Impl::LateText(const Gen& gen) const {
+  std::string text;
+  for (const auto& [id, member] : members_) {
+    if (gen.sealed.contains(id)) continue;
+    const auto late = gen.late.find(id);
+    const uint32_t first = member.first_rank.value(), last = first + member.rank_count - 1;
+    text +=
+        (text.empty() ? "" : ", ") +
+        (late != gen.late.end() ? late->second
+         : first == last        ? "rank " + std::to_string(first)
+                         : "one of ranks " + std::to_string(first) + " to " + std::to_string(last));
+  }
+  return text;
 }
 
 // All ranks have sealed: the copy counts, older ones whose attempt is aborted may go.
@@ -261,11 +309,17 @@ void Leader::Impl::On(const AttemptCommitted& event) {
   }
   const bool maybe =
       event.status.outcome() == Outcome::kMaybeApplied || event.status.code() == Code::kUnavailable;
-  if (maybe && ++gen->commit_tries < kCommitTriesMax) {
-    gen->commit_at_ns = now_ + kCommitRetryNs;
-    return;
-  }
-  Abort(gen, event.status);
+  // After the release there will be no newer copy than this one.
+  const bool again = maybe || (PastRelease() && MayPass(event.status.code()));
+  if (!again || ++gen->commit_tries >= kCommitTriesMax) return Abort(gen, event.status);
+  gen->commit_at_ns = now_ + kCommitRetryNs;
+  if (gen->commit_tries % kCommitTriesSaid != 1) return;
+  TellGeneration(*gen, OpPhase::kLate,
+                 Unavailable("committing attempt " + std::to_string(gen->attempt) + " of step " +
+                             std::to_string(gen->step) + ": " + event.status.message() +
+                             "; the copy stays in RAM, it is tried " +
+                             std::to_string(kCommitTriesMax - gen->commit_tries) +
+                             " times more, every " + FormatDuration(Nanos(kCommitRetryNs))));
 }
 
 // The attempt will not be committed, and its ranks hear so. The copy in RAM stands until a newer
@@ -378,7 +432,11 @@ void Leader::Impl::CheckGenerationDeadlines() {
   }
   for (const uint32_t generation : overdue) {
     Gen* gen = FindGeneration(generation);
-    const Status why = DeadlineExceeded("not all ranks staged this save in time");
+    const Status why = DeadlineExceeded(
+        "the save at boundary " + std::to_string(gen->boundary) +
+        " was not staged by all ranks within " + FormatDuration(Nanos(now_ - gen->captured_ns)) +
+        "; missing: " + LateText(*gen) +
+        ". Every rank must call step() and save as often as the others");
     if (open() && !OpenStop() && r_.op_generation == generation) {
       WithdrawRound(OpPhase::kRolledBack, why);
       continue;
@@ -392,7 +450,8 @@ void Leader::Impl::CheckGenerationDeadlines() {
   }
   for (const SaveKey& save : late) {
     AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
-               "no staging slot became free in time");
+               config_.slots == 0 ? "no save is possible yet: " + not_ready_why_
+                                  : "no staging slot became free in time");
   }
 }
 

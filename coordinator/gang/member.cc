@@ -16,6 +16,7 @@ MemberActions Member::Step(int64_t now_ns, const MemberEvent& event) {
 }
 int64_t Member::next_deadline_ns() const { return impl_->next_deadline_ns(); }
 std::string Member::phase() const { return impl_->phase(); }
+bool Member::last_copy() const { return impl_->last_copy(); }
 
 Member::Impl::Impl(const MemberConfig& config, Pages* pages)
     : config_(config), pages_(pages), ranks_(config.rank_count) {}
@@ -40,6 +41,7 @@ int64_t Member::Impl::next_deadline_ns() const {
   }
   for (const auto& [number, generation] : generations_) {
     if (generation.dropping && !generation.dropped) next = std::min(next, now_ + config_.poll_ns);
+    if (Watched(generation) && !Ended()) next = std::min(next, now_ + config_.retry_ns);
   }
   return next;
 }
@@ -88,6 +90,11 @@ bool Member::Impl::bound() const {
   return (phase_ == Phase::kSealed && kind_ == Kind::kStop) || phase_ == Phase::kDowning ||
          phase_ == Phase::kDown || phase_ == Phase::kReleasing || phase_ == Phase::kReleased ||
          phase_ == Phase::kRebuilding;
+}
+
+bool Member::Impl::last_copy() const {
+  const bool down = phase_ == Phase::kDowning || phase_ == Phase::kDown;
+  return Ended() || (down && kills_);
 }
 
 bool Member::Impl::Ended() const {
@@ -170,6 +177,7 @@ void Member::Impl::On(const FromLeader& event) {
 void Member::Impl::On(const Tick&) {
   PollWords();
   RefuseOverdueSaves();
+  WatchSaves();
   CheckOwnDeadline();
   for (const auto& [number, generation] : generations_) {
     if (generation.dropping && !generation.dropped) FinishDrop(number);

@@ -77,6 +77,7 @@ struct MemberConfig {
   int64_t patience_ns = 2'000'000'000;     // how much later than the leader's its own deadlines are
   int64_t kill_after_ns = 10'000'000'000;  // after barrier 3: ranks that have not left are killed
   int64_t save_answer_ns = 10'000'000'000;  // a save that the leader does not answer is refused
+  int64_t late_ns = 10'000'000'000;  // a save that some ranks have not staged by then is spoken of
   Mutations mutations;
 };
 
@@ -222,6 +223,8 @@ class Member {
   int64_t next_deadline_ns() const;
   // For views: "running", "at cut", "staging", "sealed", "comms down", "released", …
   std::string phase() const;
+  // The ranks leave, or are killed if they cannot: the copy of this stop is the last one.
+  bool last_copy() const;
 
  private:
   class Impl;

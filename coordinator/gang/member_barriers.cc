@@ -79,6 +79,7 @@ void Member::Impl::CheckSealed() {
 void Member::Impl::OnCommsDown(const Msg& msg) {
   if (msg.round != round_ || phase_ != Phase::kSealed || kind_ != Kind::kStop) return SendVote();
   SetPhase(Phase::kDowning, DeadlineOf(msg));
+  kills_ = msg.code == 1;
   const RankOrder order = CurrentOrder(op_deadline_, 1);
   EachRank([&](Rank rank, RankState& state) {
     pages_->StoreOrder(rank, order);

@@ -19,6 +19,7 @@ class Member::Impl {
   MemberActions Step(int64_t now_ns, const MemberEvent& event);
   int64_t next_deadline_ns() const;
   std::string phase() const;
+  bool last_copy() const;
 
  private:
   // Where the member stands in (operation_, round_).
@@ -55,7 +56,11 @@ class Member::Impl {
     Status why;  // not OK: its attempt was given up
     uint32_t attempt = 0, slot = 0;
     bool is_save = false;  // sealing it is a fact of its own, not a vote
-    std::set<uint32_t> sealed;
+    SaveKey save{0, 0};    // sequence 0: none that the program asked for
+    int64_t granted_ns = 0;
+    std::set<uint32_t> asked, sealed;  // ranks
+    std::vector<uint32_t> late;        // of those that are spoken of
+    bool skipped = false;              // a rank of this member will not stage it
     bool reported = false, complete = false, durable = false, dropping = false, dropped = false;
     bool writing = false, stopping = false;
   };
@@ -149,6 +154,9 @@ class Member::Impl {
   void AnswerRank(Rank rank, RankState* state, const Answer& answer);
   void GrantLate(const SaveKey& save, const Answer& answer);
   void RefuseOverdueSaves();
+  static bool Watched(const Generation& entry);
+  void WatchSaves();
+  void WatchSave(uint32_t generation, Generation* entry);
   void NoteSealed(Rank rank, RankState* state, const RankSealed& event);
   void FinishDrop(uint32_t generation);
   bool Touched(uint32_t generation, const Generation& entry);
@@ -171,6 +179,7 @@ class Member::Impl {
   Status why_;                 // of kRefused, kFailed, kForward
   uint64_t rebuild_ = 0;
   int64_t crash_deadline_ = kNever;  // a rank died and the leader is out of reach
+  bool kills_ = false;               // a deadline ends what is not released
   bool all_released_ = false, hurried_ = false;
 
   uint64_t next_fact_ = 1;

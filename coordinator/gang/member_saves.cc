@@ -8,6 +8,9 @@ namespace {
 
 constexpr size_t kAnswersKept = 64;
 constexpr size_t kGenerationsKept = 64;
+constexpr int64_t kAnswerTravelsNs = 1'000'000'000;
+
+std::string RankName(Rank rank) { return "rank " + std::to_string(rank.value()); }
 
 bool IsWish(const Msg& fact, const SaveKey& save) {
   return fact.fact == FactKind::kWantsSave && SaveKey(fact.boundary, fact.sequence) == save;
@@ -35,7 +38,9 @@ void Member::Impl::On(const RankWantsSave& event) {
   fact.boundary = event.boundary;
   fact.sequence = event.sequence;
   fact.slot = event.wait ? 1 : 0;
-  fact.left_ns = state->save_deadline - now_;
+  // The leader knows best why it cannot be: its answer comes before we give up.
+  const int64_t left_ns = state->save_deadline - now_;
+  fact.left_ns = left_ns - std::min(left_ns / 5, kAnswerTravelsNs);
   AddFact(std::move(fact));
 }
 
@@ -53,10 +58,13 @@ void Member::Impl::OnSaveAnswer(const Msg& msg) {
     entry.attempt = answer.attempt;
     entry.slot = answer.slot;
     entry.is_save = true;
+    entry.save = save;
+    entry.granted_ns = now_;
   }
   EachRank([&](Rank rank, RankState& state) {
     if (state.wants_save && state.save == save) AnswerRank(rank, &state, answer);
   });
+  WatchSaves();
   while (answers_.size() > kAnswersKept) {
     answers_.erase(
         std::min_element(answers_.begin(), answers_.end(), [](const auto& a, const auto& b) {
@@ -96,6 +104,7 @@ void Member::Impl::AnswerRank(Rank rank, RankState* state, const Answer& answer)
                               sequence});
     return;
   }
+  it->second.asked.insert(rank.value());
   state->filling.insert(answer.generation);
   out_.push_back(
       GrantSave{rank, boundary, answer.generation, answer.slot, answer.attempt, sequence});
@@ -113,6 +122,62 @@ void Member::Impl::RefuseOverdueSaves() {
       if (other.wants_save && other.save == save) AnswerRank(rank, &other, refusal);
     });
   });
+}
+
+// ---- a save that not all ranks make
+
+bool Member::Impl::Watched(const Generation& entry) {
+  return entry.save.second != 0 && !entry.reported && !entry.skipped && !entry.dropping &&
+         !entry.complete;
+}
+
+void Member::Impl::WatchSaves() {
+  if (Ended()) return;
+  for (auto& [number, entry] : generations_) {
+    if (Watched(entry)) WatchSave(number, &entry);
+  }
+}
+
+// A rank that has passed the boundary without asking never will: the others are told now. One that
+// has not come there yet may still come, and is named when that takes long.
+void Member::Impl::WatchSave(uint32_t generation, Generation* entry) {
+  const uint32_t at = entry->save.first;
+  const std::string save = "the save at boundary " + std::to_string(at);
+  Msg late{.fact = FactKind::kLate};
+  EachRank([&](Rank rank, const RankState& state) {
+    if (!Watched(*entry) || entry->sealed.contains(rank.value())) return;
+    const uint32_t boundary = pages_->Load(rank).boundary;
+    const bool asked = entry->asked.contains(rank.value());
+    const bool over = state.finished || state.exited;
+    const std::string who = RankName(rank);
+    if (!asked && (over || Later(boundary, at))) {
+      entry->skipped = true;
+      Msg fact{.fact = FactKind::kStageFailed};
+      fact.generation = generation;
+      fact.attempt = entry->attempt;
+      fact.rank = rank.value();
+      fact.code = static_cast<int32_t>(Code::kFailedPrecondition);
+      fact.text = who + " did not ask for " + save + " that other ranks asked for, and " +
+                  (over ? "has ended" : "is at boundary " + std::to_string(boundary)) +
+                  " by now: every rank must save after the same call of step()";
+      return AddFact(std::move(fact));
+    }
+    late.places.push_back({rank.value(), boundary, over});
+    std::string where = " is at boundary " + std::to_string(boundary);
+    if (boundary == at) where = " is there and has not asked for it";
+    if (asked) where = " is staging it";
+    late.text += (late.text.empty() ? "" : ", ") + who + where;
+  });
+  if (!Watched(*entry) || now_ - entry->granted_ns < config_.late_ns) return;
+  std::vector<uint32_t> ranks;
+  for (const Place& place : late.places) ranks.push_back(place.rank);
+  if (ranks.empty() || ranks == std::exchange(entry->late, ranks)) return;
+  ForgetFacts([&](const Msg& fact) {
+    return fact.fact == FactKind::kLate && fact.generation == generation;
+  });
+  late.generation = generation;
+  late.attempt = entry->attempt;
+  AddFact(std::move(late));
 }
 
 void Member::Impl::NoteSealed(Rank rank, RankState* state, const RankSealed& event) {

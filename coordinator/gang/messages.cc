@@ -58,7 +58,7 @@ Result<Msg> Decode(std::string_view bytes) {
   msg.request = GetEnum(&in, Request::kKill);
   msg.decision = GetEnum(&in, Decision::kEnd);
   msg.vote = GetEnum(&in, Vote::kForward);
-  msg.fact = GetEnum(&in, FactKind::kPhase);
+  msg.fact = GetEnum(&in, FactKind::kLate);
   msg.step = in.Get<int64_t>();
   for (int64_t* left_ns : {&msg.left_ns, &msg.total_ns}) {
     *left_ns = in.Get<int64_t>();
@@ -183,6 +183,8 @@ std::string_view Name(FactKind fact) {
       return "released";
     case FactKind::kPhase:
       return "phase";
+    case FactKind::kLate:
+      return "late";
   }
   return "?";
 }

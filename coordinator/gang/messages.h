@@ -53,7 +53,8 @@ enum class MsgType : uint8_t {
   kPropose = 2,     // cut, attempt, generation, slot, kind, left
   kCommit = 3,      // the cut of this round is committed
   kWithdraw = 4,    // the round is void: run on
-  kDecision = 5,    // a stored outcome; kBack: `number` is the rebuild (0 none)
+  kDecision = 5,    // a stored outcome; kBack: `number` is the rebuild (0 none); code 1: kCommsDown
+                    // before a deadline that kills, kRelease whose ranks are killed now
   kSaveAnswer = 6,  // boundary, sequence, code (0: generation, slot, attempt granted)
   kGeneration = 7,  // generation, attempt, slot: GANG_COMPLETE (code 1), DURABLE (2), complete but
                     // not to become durable (3; number: Code, text)
@@ -91,6 +92,7 @@ enum class FactKind : uint8_t {
   kShards = 6,       // attempt; payload, or code and text
   kReleased = 7,     // measured: no process of this member's ranks is left
   kPhase = 8,        // rank, text: what its program says that it does ("": it trains), left
+  kLate = 9,         // attempt, generation; places, text: who holds up a save of the program
 };
 
 struct Place {

@@ -23,7 +23,7 @@ LeaderLaunch::LeaderLaunch(Services* services, LeaderLaunchConfig config, Host h
 
 LeaderLaunch::~LeaderLaunch() {
   *alive_ = false;
-  for (const auto timer : {machine_timer_, forward_timer_, fence_timer_}) {
+  for (const auto timer : {machine_timer_, forward_timer_, fence_timer_, missing_timer_}) {
     services_->loop->CancelTimer(timer);
   }
 }
@@ -130,7 +130,6 @@ void LeaderLaunch::OnMachine(uint32_t node, const MachineMsg& m) {
   if (!msg.ok())
     return LogWarning("from node " + std::to_string(node) + ": " + msg.status().ToString());
   const bool fact = msg->type == gang::MsgType::kFact;
-  if (fact && msg->fact == gang::FactKind::kWantsSave && !ready_) return;  // I2; it is said again
   if (fact && msg->fact == gang::FactKind::kFinished) finished_.insert(msg->rank);
   const bool released = fact && msg->fact == gang::FactKind::kReleased;
   Feed(gang::FromMember{node, std::move(msg).value()});
@@ -271,6 +270,12 @@ std::optional<LeaderLaunch::Copy> LeaderLaunch::NewestCopy() const {
 
 AttemptId LeaderLaunch::stop_id() const {
   return IdOf(stop_attempt_, StepOf(stop_attempt_).value_or(0));
+}
+
+std::string LeaderLaunch::newest_durable() const {
+  if (durable_.empty()) return "";
+  const uint32_t attempt = *durable_.rbegin();
+  return IdOf(attempt, StepOf(attempt).value_or(0)).ToString();
 }
 
 std::string LeaderLaunch::not_durable_reason() const {

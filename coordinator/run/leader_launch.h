@@ -6,7 +6,8 @@
 // dies its launch is over; the durable part of barrier 3 is the DRAINING mark.
 //
 // I1  Store calls are made on worker threads; their answers come back to the loop as events.
-// I2  A wish of the program for a save is heard only when every rank has its staging slots.
+// I2  A wish of the program for a save waits until every rank has its staging slots; the machine
+// is told who has not.
 // I3  A notice that cannot be acted on yet is kept; one that can never be is refused with the
 // reason
 //     before anything is stopped.
@@ -83,6 +84,7 @@ class LeaderLaunch {
   bool durable() const { return durable_.contains(stop_attempt_); }
   std::string not_durable_reason() const;
   AttemptId stop_id() const;
+  std::string newest_durable() const;  // of this launch; empty: none yet
   // The newest that is gang-complete, wherever it is.
   struct Copy {
     AttemptId id;
@@ -137,6 +139,7 @@ class LeaderLaunch {
   void OnLayouts(uint32_t node, const LayoutsMsg& m);
   void OnPlanned(uint64_t number, const Status& status, std::vector<std::string> plans,
                  uint64_t hash);
+  void WaitForLayouts();
   void OnReady(uint32_t node, const ReadyMsg& m);
   void OnRestored(const RestoredMsg& m);
   void OnKvSet(uint32_t node, const KvSetMsg& m);
@@ -162,6 +165,7 @@ class LeaderLaunch {
   std::deque<gang::LeaderEvent> events_;
   bool stepping_ = false;
   os::EventLoop::TimerId machine_timer_ = 0, forward_timer_ = 0, fence_timer_ = 0;
+  os::EventLoop::TimerId missing_timer_ = 0;
 
   std::map<uint32_t, NodeState> nodes_;
   std::map<uint32_t, std::string> layout_bytes_;  // by rank
@@ -171,7 +175,7 @@ class LeaderLaunch {
   uint64_t plan_hash_ = 0;
   uint64_t plan_number_ = 0;
   std::string plan_error_;
-  bool ready_ = false;
+  bool ready_ = false, said_missing_ = false;
   uint32_t slots_ = 0;
   uint64_t stage_bytes_ = 0;
   std::set<uint32_t> restored_, finished_;

@@ -12,6 +12,13 @@ namespace {
 
 // Operations that the leader numbers itself; a coordinator's are below.
 constexpr uint64_t kOwnOperations = uint64_t{1} << 63;
+// Barrier 2: a floor, and what a slow machine needs for the bytes of a node; less than a rank
+// waits.
+constexpr int64_t kStageNsMin = 120'000'000'000, kStageNsMax = 480'000'000'000;
+constexpr uint64_t kSlowBytesPerMs = uint64_t{256} << 10;
+// How long after the first ranks have called track the others are named; half the grace, if that is
+// less.
+constexpr Nanos kLateRanks = std::chrono::seconds(15);
 // How long after a notice the ranks may still register before the signal is passed on to them.
 constexpr int64_t kRegisterNsMax = 5'000'000'000;
 
@@ -29,9 +36,9 @@ void LeaderLaunch::OnLayouts(uint32_t node, const LayoutsMsg& m) {
     return LogWarning("node " + std::to_string(node) + " sent layouts of ranks it has not");
   }
   for (uint32_t i = 0; i < where->rank_count; ++i) {
-    layout_bytes_[where->first_rank + i] = m.layouts[i];
+    if (!m.layouts[i].empty()) layout_bytes_[where->first_rank + i] = m.layouts[i];
   }
-  if (layout_bytes_.size() < config_.world) return;
+  if (layout_bytes_.size() < config_.world) return WaitForLayouts();
   std::vector<uint32_t> node_of(config_.world);
   for (const LaunchNode& entry : config_.nodes) {
     std::fill_n(node_of.begin() + entry.first_rank, entry.rank_count, entry.node);
@@ -63,6 +70,18 @@ void LeaderLaunch::OnLayouts(uint32_t node, const LayoutsMsg& m) {
     if (planned.status.ok()) layouts_ = planned.layouts;
     OnPlanned(number, planned.status, std::move(planned.plans), planned.hash);
   });
+}
+
+// Some ranks have called track and others have not: said while they can still be helped.
+void LeaderLaunch::WaitForLayouts() {
+  TellSlots();
+  if (missing_timer_ != 0) return;
+  missing_timer_ =
+      services_->loop->AddTimer(std::min(kLateRanks, services_->options.grace / 2), [this] {
+        if (layout_bytes_.size() == config_.world || end_ != LaunchEnd::kNone) return;
+        said_missing_ = true;
+        Say(WhoIsMissing() + ", others have: no save and no suspend is possible until they do");
+      });
 }
 
 void LeaderLaunch::OnPlanned(uint64_t, const Status& status, std::vector<std::string> plans,
@@ -102,6 +121,9 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
   slots_ = slots;
   if (!m.error.empty() && plan_error_.empty()) {
     LogError("no save or suspend is possible: " + m.error);
+  }
+  if (ready_ && !was_ready && std::exchange(said_missing_, false)) {
+    Say("all ranks have called track: saves and suspends are possible");
   }
   if (ready_ && !was_ready) {
     LogDebug("staging memory is ready: " + FormatBytes(stage_bytes_) + " a generation, " +
@@ -151,12 +173,18 @@ std::string LeaderLaunch::WhoIsMissing() const {
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (missing.empty()) return "staging memory is being laid out";
-  return "ranks " + missing + " (or others of their node) have not registered and called track yet";
+  const bool one = missing.find(',') == std::string::npos;
+  return (one ? "rank " : "ranks ") + missing + (one ? " has" : " have") +
+         " not registered and called track yet";
 }
 
 // What the machine may count on, each time that it changes.
 void LeaderLaunch::TellSlots() {
-  if (ready_) return Feed(gang::SlotsKnown{slots_});
+  uint64_t most_bytes = 0;  // of one node
+  for (const auto& [id, node] : nodes_) most_bytes = std::max(most_bytes, node.stage_bytes);
+  const int64_t stage_ns = std::min(
+      kStageNsMax, kStageNsMin + static_cast<int64_t>(most_bytes / kSlowBytesPerMs) * 1'000'000);
+  if (ready_) return Feed(gang::SlotsKnown{.slots = slots_, .stage_ns = stage_ns});
   const std::string never = WhyNotReady();
   Feed(gang::SlotsKnown{0, never.empty() ? WhoIsMissing() : never, !never.empty()});
 }

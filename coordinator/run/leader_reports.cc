@@ -32,6 +32,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     case OpPhase::kStaged:
       if (stop) {
         times_.staged_ns = report.at_ns;
+        Feed(gang::Measured{{.stage_ns = times_.staged_ns - times_.cut_ns}});
         stop_attempt_ = report.attempt;
       }
       break;
@@ -67,6 +68,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
       if (report.operation == operation_) sources_.clear();
       break;
     case OpPhase::kTooLate:
+    case OpPhase::kLate:
     case OpPhase::kNotified:
     case OpPhase::kReleasing:
     case OpPhase::kAgain:
@@ -152,6 +154,7 @@ void LeaderLaunch::SayPhase(const gang::Report& report) {
       return Say("this try to stop failed: " + report.status.message() + missing +
                  "; it is tried again");
     case OpPhase::kTooLate:
+    case OpPhase::kLate:
       return Say(report.status.message());
     case OpPhase::kEnded:
       return Say("the gang ends: " + report.status.message() +

@@ -47,7 +47,7 @@ void NodeLaunch::OnHello(uint32_t rank, uint32_t request, const wire::Hello& hel
   std::vector<os::UniqueFd> fds;
   fds.push_back(std::move(*page).TakeFd());
   Reply(rank, request, std::move(welcome), std::move(fds));
-  SendSlots(rank);
+  if (!SendSlots(rank).ok()) ShareSlots();  // which says why, and goes on trying
   host_.changed();
 }
 

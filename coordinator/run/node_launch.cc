@@ -38,8 +38,8 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
           [this](uint32_t attempt, Status status, std::string payload) {
             OnWritten(attempt, std::move(status), std::move(payload));
           },
-          // The ranks are gone or on their way: there will be no newer copy than this one.
-          [this] { return released_ || (member_ && member_->phase() == "releasing"); }),
+          // There will be no newer copy than this one.
+          [this] { return released_ || (member_ && member_->last_copy()); }),
       ranks_(services->options.rank_count) {
   writers_.UseSettings(services->options.write);
 }
@@ -49,6 +49,8 @@ NodeLaunch::~NodeLaunch() {
   services_->loop->CancelTimer(machine_timer_);
   services_->loop->CancelTimer(sample_timer_);
   services_->loop->CancelTimer(drain_timer_);
+  services_->loop->CancelTimer(layout_timer_);
+  services_->loop->CancelTimer(share_timer_);
   for (const auto& [id, question] : kv_questions_) services_->loop->CancelTimer(question.timer);
 }
 
@@ -282,6 +284,7 @@ void NodeLaunch::SamplePhase(uint32_t rank) {
   }
   if (now == Of(rank).phase) return;
   Of(rank).phase = now;
+  Of(rank).phase_name = kind;
   int64_t expected = 0;
   if (now.second != 0) {
     expected = std::clamp<int64_t>(now.second - BoottimeNs(), 1, kPhaseNsMax);
@@ -325,6 +328,9 @@ NodeStatus NodeLaunch::status() const {
     status.all_registered = status.all_registered && rank.registered;
     status.all_restored = status.all_restored && rank.restored.has_value();
     status.all_finished = status.all_finished && rank.finished;
+    if (!rank.phase_name.empty() && status.rank_phase.empty()) {
+      status.rank_phase = "rank " + std::to_string(RankAt(i)) + " in " + rank.phase_name;
+    }
     status.stall_ns = std::max(status.stall_ns, rank.stall_ns);
     const int64_t step = pages_ ? pages_->page(RankAt(i)).user_step.load() : 0;
     status.step = i == 0 ? step : std::min(status.step, step);
@@ -344,6 +350,16 @@ NodeStatus NodeLaunch::status() const {
     method.reason = staging_error_.message();
   }
   return status;
+}
+
+WriteProgress NodeLaunch::drain() const {
+  WriteProgress sum;
+  for (const auto& [attempt, id] : writing_) {
+    const WriteProgress one = writers_.progress(attempt);
+    sum.bytes_done += one.bytes_done;
+    sum.bytes_total += one.bytes_total;
+  }
+  return sum;
 }
 
 // What a rank says of its progress is held to what its plan allows.

@@ -44,6 +44,7 @@ struct NodeStatus {
   bool released = false;
   bool running = false;  // all ranks registered, or they are programs that do not
   std::string phase;
+  std::string rank_phase;     // that the program of a rank says it is in; empty: all train
   std::string failure;        // of the first rank that ended badly
   int64_t step = 0;           // lowest of the ranks
   int64_t step_time_ns = 0;   // longest
@@ -93,6 +94,8 @@ class NodeLaunch {
   std::vector<SlotPtr> slots() const;
   std::vector<RamCopy> copies() const { return Inventory(slots()); }
   WriteProgress progress(uint32_t attempt) const { return writers_.progress(attempt); }
+  // Of all that is being written.
+  WriteProgress drain() const;
   const RankPages* pages() const { return pages_.get(); }
   std::vector<std::pair<uint32_t, const os::Pidfd*>> processes() const {
     return processes_.living();
@@ -111,6 +114,7 @@ class NodeLaunch {
     uint64_t rebuild = 0;
     uint32_t signals_seen = 0;
     std::pair<uint32_t, int64_t> phase{0, 0};  // that was told to the leader, and its end
+    std::string phase_name;
     int64_t stall_ns = 0;
   };
   struct KvQuestion {
@@ -158,7 +162,8 @@ class NodeLaunch {
   void OnPlan(const PlanMsg& m);
   void MakeSlots();
   void OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const Status& status);
-  void SendSlots(uint32_t rank);
+  void ShareSlots();
+  Status SendSlots(uint32_t rank);
   void SetStagingError(const Status& why);
   StagingSlot* SlotOf(uint32_t rank, uint32_t slot);
   StagingSlot* SlotHolding(uint32_t rank, uint32_t slot, uint32_t generation);
@@ -186,6 +191,8 @@ class NodeLaunch {
   std::deque<gang::MemberEvent> events_;
   bool stepping_ = false;
   os::EventLoop::TimerId machine_timer_ = 0, sample_timer_ = 0, drain_timer_ = 0;
+  os::EventLoop::TimerId layout_timer_ = 0, share_timer_ = 0;
+  int64_t first_layout_ns_ = 0;  // when the first rank, not the last one, had called track
 
   std::vector<RankState> ranks_;
   bool ever_registered_ = false, noticed_ = false, released_ = false;

@@ -2,23 +2,39 @@
 #include <algorithm>
 
 #include "coordinator/run/node_launch.h"
+#include "libckpt/base/clock.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 
 namespace ckpt::run {
 namespace {
 
+// When what some ranks have tracked is passed on without the others'; a quarter of the grace, if
+// that is less.
+constexpr Nanos kLateLayout = std::chrono::seconds(10);
+constexpr Nanos kShareAgain = std::chrono::seconds(2);
 constexpr Nanos kDrainReportEvery = std::chrono::milliseconds(200);
 
 }  // namespace
 
+// All that this node's ranks have tracked, once all have; after a while also without the others, so
+// that these can be named.
 void NodeLaunch::SendLayouts() {
   LayoutsMsg layouts{.first_rank = config_.first_rank};
+  size_t known = 0;
   for (const RankState& rank : ranks_) {
-    if (!rank.layout) return;
+    known += rank.layout ? 1 : 0;
     layouts.layouts.push_back(rank.layout_bytes);
   }
-  host_.to_leader(std::move(layouts));
+  const Nanos patience = std::min(kLateLayout, services_->options.grace / 4);
+  const bool late = first_layout_ns_ != 0 && BoottimeNs() - first_layout_ns_ >= patience.count();
+  if (known == ranks_.size()) services_->loop->CancelTimer(layout_timer_);
+  if (known == ranks_.size() || (known > 0 && late)) return host_.to_leader(std::move(layouts));
+  if (known == 0 || first_layout_ns_ != 0) return;
+  first_layout_ns_ = BoottimeNs();
+  layout_timer_ = services_->loop->AddTimer(patience, [this] {
+    if (!released_) SendLayouts();
+  });
 }
 
 void NodeLaunch::SayAgain() {
@@ -33,8 +49,7 @@ void NodeLaunch::SayAgain() {
 void NodeLaunch::OnPlan(const PlanMsg& m) {
   if (!m.error.empty()) return SetStagingError(InvalidArgument(m.error));
   if (m.hash == plan_hash_ && !slots_.empty()) {  // the same state, tracked again
-    for (size_t i = 0; i < ranks_.size(); ++i) SendSlots(RankAt(i));
-    return;
+    return ShareSlots();
   }
   std::vector<plan::RankPlan> plans;
   std::vector<format::RankLayout> layouts;
@@ -97,7 +112,8 @@ void NodeLaunch::MakeSlots() {
       for (size_t i = 0; i < layouts.size() && status.ok(); ++i) {
         Result<SlotPtr> made =
             StagingSlot::Create(budget, identities[i], slot, layouts[i], plans[i]);
-        status = made.status();
+        status =
+            Status(made.status()).Annotate("rank " + std::to_string(identities[i].rank.value()));
         if (made.ok()) set.push_back(std::move(made).value());
       }
       if (status.ok()) sets.push_back(std::move(set));
@@ -122,12 +138,30 @@ void NodeLaunch::OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const 
     uint64_t needed = 0;
     for (size_t i = 0; i < ranks_.size(); ++i) needed += SlotBytes(plan_layouts_[i], plans_[i]);
     return SetStagingError(ResourceExhausted(
-        "staging memory for " + std::to_string(ranks_.size()) + " ranks takes " +
-        FormatBytes(needed) + " (" + std::to_string(needed) + " bytes): " + status.message()));
+        "staging memory on node " + std::to_string(services_->options.node_rank) + " for " +
+        std::to_string(ranks_.size()) + " ranks takes " + FormatBytes(needed) + " (" +
+        std::to_string(needed) + " bytes): " + status.message()));
   }
+  CKPT_PASS("run.node.slots");
   staging_error_ = OkStatus();
-  for (size_t i = 0; i < ranks_.size(); ++i) SendSlots(RankAt(i));
   host_.slots_made(slots());
+  ShareSlots();
+}
+
+// To all ranks; only then may the gang count on them. Without a descriptor to send it is tried
+// again: one may be had later.
+void NodeLaunch::ShareSlots() {
+  services_->loop->CancelTimer(share_timer_);
+  share_timer_ = 0;
+  if (slots_.empty() || released_) return;
+  Status shared;
+  for (size_t i = 0; i < ranks_.size() && shared.ok(); ++i) shared = SendSlots(RankAt(i));
+  if (!shared.ok()) {
+    LogWarning("staging memory cannot be handed out: " + shared.message() + "; trying again in " +
+               FormatDuration(kShareAgain) + ", until then there is no save and no suspend");
+    share_timer_ = services_->loop->AddTimer(kShareAgain, [this] { ShareSlots(); });
+    return;
+  }
   host_.to_leader(ReadyMsg{.slots = static_cast<uint32_t>(slots_.size()),
                            .stage_bytes = this->status().stage_bytes});
   host_.changed();
@@ -143,17 +177,18 @@ void NodeLaunch::SetStagingError(const Status& why) {
   host_.changed();
 }
 
-void NodeLaunch::SendSlots(uint32_t rank) {
+Status NodeLaunch::SendSlots(uint32_t rank) {
   const size_t index = rank - config_.first_rank;
   for (const SlotSet& set : slots_) {
     Result<os::Memfd> memfd = set[index]->memfd().Dup();
-    if (!memfd.ok()) return LogError("handing out staging memory: " + memfd.status().ToString());
+    if (!memfd.ok()) return Status(memfd.status()).Annotate("rank " + std::to_string(rank));
     std::vector<os::UniqueFd> fds;
     fds.push_back(std::move(*memfd).TakeFd());
     Reply(rank, 0, wire::Staging{.slot = set[index]->slot(), .bytes = set[index]->bytes()},
           std::move(fds));
   }
   ranks_[index].layout_request = 0;
+  return OkStatus();
 }
 
 StagingSlot* NodeLaunch::SlotOf(uint32_t rank, uint32_t slot) {

@@ -1,5 +1,6 @@
 #include "coordinator/run/output_relay.h"
 
+#include "coordinator/run/console.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/stream.h"
 
@@ -81,7 +82,7 @@ void OutputRelay::Pass(Source* source, bool ended) {
   if (out.empty() || source->stalled) return;
   // A reader that takes nothing for so long gets no more; the ranks must not wait for it for ever.
   const Status passed =
-      os::WriteWithin(source->to, out, Deadline("output of a rank", kStallTimeout));
+      Console::Get().Write(source->to, out, Deadline("output of a rank", kStallTimeout));
   source->stalled = passed.code() == Code::kDeadlineExceeded;
 }
 

@@ -1,5 +1,6 @@
 #include "coordinator/run/rank_server.h"
 
+#include "libckpt/base/clock.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/process.h"
@@ -8,7 +9,8 @@ namespace ckpt::run {
 namespace {
 
 constexpr Nanos kHelloTimeout = std::chrono::seconds(30);
-constexpr size_t kStrangersMax = 64;  // connections that have not said HELLO yet
+constexpr Nanos kAcceptPause = std::chrono::seconds(1);  // when there is no descriptor for it
+constexpr size_t kStrangersMax = 64;                     // connections that have not said HELLO yet
 
 }  // namespace
 
@@ -46,7 +48,11 @@ RankServer::~RankServer() {
 void RankServer::AcceptAll() {
   while (true) {
     Result<std::optional<os::UniqueFd>> accepted = os::TryAccept(listener_.get());
-    if (!accepted.ok()) return LogWarning("rank socket: " + accepted.status().ToString());
+    if (!accepted.ok()) {
+      LogWarning("a rank that connects has to wait: " + accepted.status().message() +
+                 "; looking again in " + FormatDuration(kAcceptPause));
+      return loop_->RestFd(listener_.get(), kAcceptPause);
+    }
     if (!accepted->has_value()) return;
     auto connection = std::make_shared<Connection>(std::move(**accepted));
     const int fd = connection->channel.fd();

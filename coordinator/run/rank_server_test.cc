@@ -1,6 +1,9 @@
 #include "coordinator/run/rank_server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "libckpt/base/log.h"
 
 namespace ckpt::run {
 namespace {
@@ -75,6 +78,33 @@ TEST_F(RankServerTest, VersionsThatDoNotOverlapAreRefusedWithBothAndTheWayOut) {
   EXPECT_NE(failed.message.find("2 to 3"), std::string::npos) << failed.message;
   EXPECT_NE(failed.message.find("install"), std::string::npos) << failed.message;
   EXPECT_FALSE(welcomed_);
+}
+
+// The rank waits in the queue of the socket; nobody turns round and round for it.
+TEST_F(RankServerTest, WithoutADescriptorAConnectionWaitsUntilThereIsOne) {
+  const Deadline deadline("a test of the rank socket", kPatience);
+  os::UniqueFd socket = os::ConnectUnix(dir_ + "/s", deadline).value();
+  const std::string hello = wire::EncodeFrame({1, kHello}).value();
+  ASSERT_TRUE(os::Send(socket.get(), AsBytes(hello), {}, deadline).ok());
+  int warnings = 0;
+  SetLogSink([&](LogLevel, std::string_view text) {
+    if (text.find("has to wait") != std::string_view::npos) ++warnings;
+  });
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{static_cast<rlim_t>(socket.get()) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (int turn = 0; turn < 10; ++turn) {
+    EXPECT_TRUE(loop_->RunOnce(Deadline("a turn", std::chrono::milliseconds(10))).ok());
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(warnings, 1);
+  EXPECT_FALSE(welcomed_);
+  while (!welcomed_ && !deadline.Expired()) {
+    EXPECT_TRUE(loop_->RunOnce(Deadline("a turn", std::chrono::milliseconds(100))).ok());
+  }
+  SetLogSink(nullptr);
+  EXPECT_TRUE(welcomed_);
 }
 
 }  // namespace

@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "coordinator/run/console.h"
 #include "coordinator/run/gang_token.h"
 #include "coordinator/run/memcpy_speed.h"
 #include "coordinator/run/report.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
+#include "libckpt/os/memory_room.h"
 #include "libckpt/os/stream.h"
 #include "libckpt/storage/file/file_store.h"
 
@@ -23,6 +25,7 @@ constexpr size_t kWritersMax = 4;
 constexpr Nanos kLineTimeout = std::chrono::milliseconds(100);
 constexpr Nanos kReportPause = std::chrono::milliseconds(20);
 constexpr Nanos kLeaveTimeout = std::chrono::seconds(3);
+constexpr Nanos kDrawEvery = std::chrono::milliseconds(250);
 constexpr Nanos kReconnectPause = std::chrono::milliseconds(500);
 
 std::string FirstLine(const Status& status) { return status.message(); }
@@ -31,7 +34,8 @@ std::string FirstLine(const Status& status) { return status.message(); }
 
 // A reader that has stopped (a pager, Ctrl-S) costs the loop this much once a line, and lines.
 void Say(const std::string& line) {
-  os::WriteWithin(2, "ckpt-run: " + line + "\n", Deadline("a line on stderr", kLineTimeout))
+  Console::Get()
+      .Write(2, "ckpt-run: " + line + "\n", Deadline("a line on stderr", kLineTimeout))
       .IgnoreError();
 }
 
@@ -76,8 +80,8 @@ Status Runner::Prepare() {
   }
   CKPT_RETURN_IF_ERROR(PrepareStore());
   if (options.staging_budget_bytes == 0) {
-    CKPT_ASSIGN_OR_RETURN(const uint64_t available, os::AvailableMemoryBytes());
-    options.staging_budget_bytes = available / 2;
+    CKPT_ASSIGN_OR_RETURN(const os::MemoryRoom room, os::AvailableMemory());
+    options.staging_budget_bytes = room.bytes / 2;
   }
   services_.budget = std::make_shared<StagingBudget>(options.staging_budget_bytes);
   CKPT_ASSIGN_OR_RETURN(services_.dir, os::MakePrivateDir("ckpt-run-"));
@@ -188,6 +192,7 @@ Status Runner::StartGang() {
   } else {
     MakeRunParts();
   }
+  DrawStatus();
   if (leader_) {
     CKPT_RETURN_IF_ERROR(Serve());
     leader_->Start();
@@ -204,6 +209,15 @@ Status Runner::StartGang() {
   agent_->Start();
   ReportSoon();
   return OkStatus();
+}
+
+void Runner::DrawStatus() {
+  if (!Console::Get().draws()) return;
+  if (ranks_ != nullptr) status_.emplace(services_.options, *ranks_, gang_);
+  if (drain_ != nullptr) status_.emplace(services_.options, *drain_);
+  loop_->AddPeriodic(kDrawEvery, [this] {
+    if (exit_code_ < 0) Console::Get().Draw(status_->Now());
+  });
 }
 
 Status Runner::Serve() {
@@ -399,6 +413,7 @@ void Runner::LeaveResult() {
 void Runner::Leave(int exit_code, const std::string& message) {
   exit_code_ = exit_code;
   exit_message_ = message;
+  Console::Get().Draw("");
   if (exit_code != 0 || !message.empty()) Say(message);
   if (agent_) Report();
   LeaveResult();

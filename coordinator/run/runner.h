@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "coordinator/run/gang_link.h"
 #include "coordinator/run/node_host.h"
 #include "coordinator/run/services.h"
+#include "coordinator/run/status_line.h"
 
 namespace ckpt::run {
 
@@ -34,6 +36,7 @@ class Runner {
   void MakeRunParts();
   void MakeDrainParts();
   Status Serve();
+  void DrawStatus();
   void BeginJoin(std::vector<SlotPtr> adopted);
   void ConnectToLeader();
   void OnLeaderClosed(const Status& why);
@@ -60,6 +63,7 @@ class Runner {
   std::unique_ptr<GangServer> server_;
   std::unique_ptr<GangClient> client_;
   std::unique_ptr<AgentLink> agent_;
+  std::optional<StatusLine> status_;
   os::EventLoop::TimerId connect_timer_ = 0, reconnect_timer_ = 0;
   int64_t join_until_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

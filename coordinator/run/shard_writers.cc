@@ -13,7 +13,7 @@ constexpr size_t kWrittenMax = 8;
 constexpr int64_t kPauseMinNs = 100'000'000;
 constexpr int64_t kPauseMaxNs = 10'000'000'000;
 
-// A store that is full, away or slow may come back; what is wrong stays wrong.
+// A store that is full, read-only, failing or away may come back; what is wrong stays wrong.
 bool MayPass(const Status& status) {
   switch (status.code()) {
     case Code::kCancelled:
@@ -21,7 +21,6 @@ bool MayPass(const Status& status) {
     case Code::kFailedPrecondition:
     case Code::kAborted:
     case Code::kUnimplemented:
-    case Code::kDataLoss:
       return false;
     default:
       return true;

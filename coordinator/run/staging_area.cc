@@ -4,6 +4,7 @@
 
 #include "libckpt/base/clock.h"
 #include "libckpt/base/limits.h"
+#include "libckpt/os/memory_room.h"
 
 namespace ckpt::run {
 
@@ -26,16 +27,44 @@ uint64_t SlotBytes(const format::RankLayout& layout, const plan::RankPlan& plan)
   return AlignUp(engine::StagingRegion::BytesNeeded(layout, plan), kPageBytes);
 }
 
+namespace {
+
+std::string Left(const os::MemoryRoom& room) {
+  return FormatBytes(room.bytes) + " are left of " + FormatBytes(room.limit_bytes) + ", " +
+         room.limit + "; raise that, track less, or run fewer ranks on this node";
+}
+
+// Memory that is not there is found out before it is taken: the kernel would not refuse it, but
+// kill somebody.
+Status RoomFor(uint64_t bytes) {
+  const Result<os::MemoryRoom> room = os::AvailableMemory();
+  if (!room.ok() || bytes <= room->bytes) return OkStatus();
+  return ResourceExhausted(FormatBytes(bytes) + " more are wanted, but only " + Left(*room));
+}
+
+Status Reserve(os::Memfd* memfd) {
+  Status reserved = memfd->Reserve();
+  const Result<os::MemoryRoom> room = os::AvailableMemory();
+  if (reserved.ok() || !room.ok()) return reserved;
+  return Status(reserved.code(), reserved.message() + "; " + Left(*room));
+}
+
+}  // namespace
+
 Result<SlotPtr> StagingSlot::Create(std::shared_ptr<StagingBudget> budget,
                                     const engine::StagingIdentity& identity, uint32_t slot,
                                     const format::RankLayout& layout, const plan::RankPlan& plan) {
   const uint64_t bytes = SlotBytes(layout, plan);
   CKPT_RETURN_IF_ERROR(budget->Take(bytes));
+  if (Status room = RoomFor(bytes); !room.ok()) {
+    budget->Give(bytes);
+    return room;
+  }
   const std::string name =
       "ckpt-stage-r" + std::to_string(identity.rank.value()) + "-" + std::to_string(slot);
   auto made = [&]() -> Result<SlotPtr> {
     CKPT_ASSIGN_OR_RETURN(os::Memfd memfd, os::Memfd::Create(name, bytes));
-    CKPT_RETURN_IF_ERROR(memfd.Reserve());
+    CKPT_RETURN_IF_ERROR(Reserve(&memfd));
     CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, memfd.Map({.populate = true}));
     CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
                           engine::StagingRegion::Format(mapping.bytes(), identity, layout, plan));

@@ -145,7 +145,9 @@ class DeviceCopier {
   }
 
   Status CloseBatch() {
-    CKPT_ASSIGN_OR_RETURN(open_.event, device_->RecordEvent(stream_));
+    Result<device::Event*> event = device_->RecordEvent(stream_);
+    if (!event.ok()) return Status(event.status()).Annotate(Of(*open_.first, *region_));
+    open_.event = *event;
     batches_.push_back(open_);
     open_ = Batch{};
     return batches_.size() > kDeviceBatchesMax ? AwaitOldest() : OkStatus();

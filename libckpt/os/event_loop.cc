@@ -85,6 +85,15 @@ void EventLoop::RemoveFd(int fd) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
+void EventLoop::RestFd(int fd, Nanos pause) {
+  if (!ModifyFd(fd, 0).ok()) return;
+  AddTimer(pause, [this, fd, watch = fd_ids_[fd]] {
+    const auto it = fd_ids_.find(fd);
+    if (it == fd_ids_.end() || it->second != watch) return;  // another one by now
+    ModifyFd(fd, EPOLLIN).IgnoreError();
+  });
+}
+
 EventLoop::TimerId EventLoop::AddTimer(Nanos after, Task task) {
   const TimerId id = next_id_++;
   const int64_t at_ns = Deadline("timer", after).at_ns();

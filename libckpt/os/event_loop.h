@@ -42,6 +42,9 @@ class EventLoop {
   Status AddFd(int fd, uint32_t events, FdCallback callback);
   Status ModifyFd(int fd, uint32_t events);
   void RemoveFd(int fd);  // no effect if it was not added
+  // What it says (EPOLLIN) is not heard for a while: it cannot be dealt with now, and would be said
+  // again and again.
+  void RestFd(int fd, Nanos pause);
 
   TimerId AddTimer(Nanos after, Task task);
   TimerId AddPeriodic(Nanos every, Task task);

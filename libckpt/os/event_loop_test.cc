@@ -145,6 +145,23 @@ TEST_F(EventLoopTest, AChildsEndIsAnEvent) {
   EXPECT_EQ(child->TryReap()->value().code, 4);
 }
 
+TEST_F(EventLoopTest, WhatRestsIsHeardAgainLater) {
+  auto pipe = MakePipe().value();
+  ASSERT_EQ(write(pipe.second.get(), "x", 1), 1);  // never read: said at every turn
+  int heard = 0;
+  ASSERT_TRUE(loop_
+                  ->AddFd(pipe.first.get(), EPOLLIN,
+                          [&](uint32_t) {
+                            loop_->RestFd(pipe.first.get(), milliseconds(20));
+                            if (++heard == 2) loop_->Stop();
+                          })
+                  .ok());
+  const int64_t begun_ns = BoottimeNs();
+  ASSERT_TRUE(loop_->Run().ok());
+  EXPECT_EQ(heard, 2);
+  EXPECT_GE(BoottimeNs() - begun_ns, 20'000'000);
+}
+
 TEST_F(EventLoopTest, RunOnceEndsAtItsDeadline) {
   EXPECT_FALSE(*loop_->RunOnce(Deadline("nothing", milliseconds(1))));
 }

@@ -5,6 +5,7 @@
 #include "libckpt/base/clock.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/os/memory_room.h"
 #include "libckpt/os/process.h"
 #include "libckpt/os/space.h"
 
@@ -72,13 +73,13 @@ Finding CheckFolder(const std::string& name, const std::string& path, uint64_t b
 }
 
 Finding CheckMemory(const std::string& name, uint64_t bytes) {
-  const Result<uint64_t> available = AvailableMemoryBytes();
+  const Result<MemoryRoom> available = AvailableMemory();
   if (!available.ok()) return {name, FindingLevel::kWarn, available.status().message(), ""};
   Finding finding{name, FindingLevel::kOk,
-                  FormatBytes(*available) + " of memory available, " + FormatBytes(bytes) +
-                      " may be asked of it",
+                  FormatBytes(available->bytes) + " of memory available (" + available->limit +
+                      "), " + FormatBytes(bytes) + " may be asked of it",
                   ""};
-  if (*available < bytes) {
+  if (available->bytes < bytes) {
     finding.level = FindingLevel::kWarn;
     finding.remedy = "a suspend may find too little: free memory, or lower --staging-budget";
   }

@@ -302,13 +302,6 @@ Result<uint64_t> ResidentBytes(pid_t pid) {
   return resident_pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-Result<uint64_t> AvailableMemoryBytes() {
-  CKPT_ASSIGN_OR_RETURN(const std::string text, ReadProc("/proc/meminfo"));
-  const size_t at = text.find("MemAvailable:");
-  if (at == std::string::npos) return Internal("/proc/meminfo has no MemAvailable");
-  return std::strtoull(text.c_str() + at + std::strlen("MemAvailable:"), nullptr, 10) * 1024;
-}
-
 ForkGuard::ForkGuard() : owner_(::getpid()) {}
 bool ForkGuard::InChild() const { return ::getpid() != owner_; }
 

@@ -117,8 +117,6 @@ Status SignalGroup(pid_t group, int signal);
 
 // Resident memory, bytes. `pid` 0 is this process.
 Result<uint64_t> ResidentBytes(pid_t pid = 0);
-// Memory that could be given to a program now (MemAvailable), bytes.
-Result<uint64_t> AvailableMemoryBytes();
 
 // Tells a forked child that the object it copied is not its own.
 class ForkGuard {

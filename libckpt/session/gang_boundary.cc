@@ -12,9 +12,16 @@ constexpr Nanos kBarrierMax = std::chrono::minutes(10);
 constexpr Nanos kBarrierGrace = std::chrono::seconds(30);
 constexpr Nanos kBarrierLook = std::chrono::milliseconds(50);
 
-Deadline BarrierDeadline(const wire::Order& order) {
-  if (order.deadline_boottime_ns == 0) return Deadline("the barriers of a stop", kBarrierMax);
-  return Deadline::At("the barriers of a stop", order.deadline_boottime_ns + kBarrierGrace.count());
+// When a rank at the barriers gives up: by what the order line says now. The gang may have more
+// time, or less, than when the rank came there at `since_ns`.
+Deadline BarrierDeadline(const wire::ControlPage& page, const wire::Order& at_cut,
+                         int64_t since_ns) {
+  const Result<wire::Order> now = wire::LoadOrder(page);
+  const bool same = now.ok() && now->operation == at_cut.operation && now->round == at_cut.round;
+  const int64_t deadline_ns = same ? now->deadline_boottime_ns : at_cut.deadline_boottime_ns;
+  const int64_t until_ns =
+      deadline_ns == 0 ? since_ns + kBarrierMax.count() : deadline_ns + kBarrierGrace.count();
+  return Deadline::At("the barriers of a stop", until_ns);
 }
 
 }  // namespace
@@ -77,7 +84,7 @@ Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
   if (!status.ok()) {
     StageFailed(grant, status);
     // All go back, and so does this one; whether it is told or not, it has not voted.
-    if (AwaitBarrier(order, 2, BarrierDeadline(order)) == Told::kBack) GoBack(order).IgnoreError();
+    if (AwaitBarrier(order, 2, BoottimeNs()) == Told::kBack) GoBack(order).IgnoreError();
     if (!link_->up()) TakeBack(page());
     return status;
   }
@@ -92,11 +99,12 @@ Status GangSession::StopAtCut(int64_t user_step, StepResult* out) {
 
 // The vote is given: from here on the gang decides (I2).
 Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
-  const Deadline deadline = BarrierDeadline(order);
-  Told told = AwaitBarrier(order, 2, deadline);
+  const int64_t since_ns = BoottimeNs();
+  Told told = AwaitBarrier(order, 2, since_ns);
   if (told == Told::kBack) return GoBack(order);
   const Status down =
-      comms_->TakeDown(deadline.Min(Deadline("taking down communicators", kCommDownMax)));
+      comms_->TakeDown(BarrierDeadline(*page(), order, since_ns)
+                           .Min(Deadline("taking down communicators", kCommDownMax)));
   if (told == Told::kForward) return Leave(order, told, out);
   SetPhaseOf(wire::RankPhase::kCommsDown);
   CKPT_PASS("session.stop.down");
@@ -104,7 +112,7 @@ Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
       ->Post(wire::CommsDown{order.operation, order.round, static_cast<uint32_t>(down.code()),
                              down.message()})
       .IgnoreError();  // ckpt-run is gone: the outcome on the page decides, or the deadline
-  told = AwaitBarrier(order, 3, deadline);
+  told = AwaitBarrier(order, 3, since_ns);
   return told == Told::kBack ? GoBack(order) : Leave(order, told, out);
 }
 
@@ -127,10 +135,11 @@ GangSession::Told GangSession::Heard(const wire::Order& order, uint32_t barrier)
 }
 
 GangSession::Told GangSession::AwaitBarrier(const wire::Order& order, uint32_t barrier,
-                                            const Deadline& deadline) {
+                                            int64_t since_ns) {
   MutexLock lock(mutex_);
   for (;;) {
     if (const Told told = Heard(order, barrier); told != Told::kGoOn) return told;
+    const Deadline deadline = BarrierDeadline(*page(), order, since_ns);
     if (deadline.Expired()) return Told::kForward;
     // Before it has voted, a rank without ckpt-run goes back by itself.
     const bool voted = page()->phase.load() != static_cast<uint32_t>(wire::RankPhase::kStaging);

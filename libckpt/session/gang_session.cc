@@ -51,7 +51,6 @@ std::vector<wire::Capability> Capabilities() {
 }  // namespace
 
 // ---- life
-// -----------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Session>> OpenGangSession(Options options, Parts parts) {
   auto session = std::make_shared<GangSession>(std::move(options), std::move(parts));
@@ -153,7 +152,6 @@ void GangSession::AdoptPage() {
 }
 
 // ---- the watch thread
-// -------------------------------------------------------------------------------
 
 void GangSession::OnFrame(Link::Incoming incoming) {
   wire::Body& body = incoming.frame.body;
@@ -284,7 +282,6 @@ void GangSession::OnSignal(int signal) {
 }
 
 // ---- what is tracked
-// --------------------------------------------------------------------------------
 
 Status GangSession::DoTrack(const format::RankLayout& layout) {
   CKPT_RETURN_IF_ERROR(DoFence());
@@ -305,7 +302,6 @@ Status GangSession::DoTrack(const format::RankLayout& layout) {
 }
 
 // ---- saves
-// ------------------------------------------------------------------------------------------
 
 // ckpt-run has sent the slot before it grants it or sets a cut, but a large one takes a while to
 // map.
@@ -406,6 +402,9 @@ Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& reques
   const Deadline deadline("the gang's grant of a staging slot", request.slot_timeout + kGrantMax);
   get.deadline_boottime_ns = get.wait ? BoottimeNs() + request.slot_timeout.count() : 0;
   Result<Link::Incoming> answer = link_->Call(get, deadline);
+  if (!answer.ok() && fit.code() == Code::kDeadlineExceeded) {
+    return Status(fit.code(), fit.message() + "; " + answer.status().message());
+  }
   if (!answer.ok() && !fit.ok()) return fit;
   if (!answer.ok()) return std::move(answer).status().Annotate(Who() + ": save refused");
   const auto* granted = std::get_if<wire::Staging>(&answer->frame.body);
@@ -467,7 +466,6 @@ Status GangSession::DoFence() {
 }
 
 // ---- reading
-// ----------------------------------------------------------------------------------------
 
 void GangSession::Restored(const Status& status, Step step) {
   link_->Post(wire::Restored{step.value(), static_cast<uint32_t>(status.code()), status.message()})
@@ -539,7 +537,6 @@ Result<storage::Store*> GangSession::StoreForReading() {
 }
 
 // ---- the end
-// ----------------------------------------------------------------------------------------
 
 Status GangSession::DoFinish() {
   CKPT_RETURN_IF_ERROR(DoFence());
@@ -572,7 +569,6 @@ Status GangSession::DoClose(const Deadline& deadline) {
 }
 
 // ---- the rest
-// ---------------------------------------------------------------------------------------
 
 std::string GangSession::CommScope() {
   return welcome_.job_id.ToString() + "/e" + std::to_string(welcome_.epoch);

@@ -94,7 +94,8 @@ class GangSession : public Session {
   void FenceBeforeCut();
   Status StopAtCut(int64_t user_step, StepResult* out);
   Status AtBarriers(const wire::Order& order, StepResult* out);
-  Told AwaitBarrier(const wire::Order& order, uint32_t barrier, const Deadline& deadline);
+  // `since_ns`: when it came to the barriers.
+  Told AwaitBarrier(const wire::Order& order, uint32_t barrier, int64_t since_ns);
   Told Heard(const wire::Order& order, uint32_t barrier) CKPT_REQUIRES(mutex_);
   Status Leave(const wire::Order& order, Told why, StepResult* out);
   Status GoBack(const wire::Order& order);

@@ -372,6 +372,20 @@ TEST_F(GangSessionTest, IgnoresBarriersOfOlderRounds) {
   EXPECT_EQ(rank_->result(2).kind, RequestKind::kStop);
 }
 
+// The gang's deadlines move while ranks wait: what counts is what the order line says by then.
+TEST_F(GangSessionTest, ItsWaitAtABarrierFollowsTheDeadlineInItsOrder) {
+  Start();
+  Seal(2);
+  wire::Order order = *wire::LoadOrder(peer_->page());
+  order.deadline_boottime_ns += 3'600'000'000'000;
+  peer_->StoreOrder(order);
+  EXPECT_TRUE(rank_->Stuck());
+  order.deadline_boottime_ns = 1;  // long ago, with any grace
+  peer_->StoreOrder(order);
+  ASSERT_TRUE(rank_->AwaitSteps(2)) << "it waits by the deadline that it met at the cut";
+  EXPECT_EQ(rank_->result(2).kind, RequestKind::kStop);
+}
+
 TEST_F(GangSessionTest, RollsBackBeforeCommunicatorsAreDown) {
   Start();
   Seal(2);

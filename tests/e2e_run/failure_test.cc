@@ -1,8 +1,12 @@
 // Failures inside a running gang: rolled back or forward as the protocol says, and named.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "libckpt/os/process.h"
 #include "libckpt/os/socket.h"
@@ -11,28 +15,17 @@
 namespace ckpt::e2e {
 namespace {
 
-const std::vector<std::string> kArgs = {"200", "5", "4096"};
-
-std::vector<std::string> With(std::vector<std::string> more) {
-  std::vector<std::string> args = kArgs;
-  args.insert(args.end(), more.begin(), more.end());
-  return args;
-}
-
-#define EXPECT_SAID(run, text) \
-  EXPECT_NE((run).Output().find(text), std::string::npos) << text << "\n" << (run).Output()
-
 void ExpectGoesOn(Job* job) {
   job->SetEnv("CKPT_FAULT_AT", "");
-  RunProcess again = job->Start({"--ranks", "2"}, kArgs);
+  RunProcess again = job->Start({"--ranks", "2"}, kTraining);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
-  ExpectSameTrajectory(*job, 2, kArgs);
+  ExpectSameTrajectory(*job, 2, kTraining);
 }
 
 TEST(Failure, AStagingThatFailsIsTriedAgainAndNobodyIsStoppedByIt) {
   Job job;
   job.SetEnv("CKPT_FAULT_AT", "engine.capture.begin@1=fail");
-  RunProcess run = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(1, 20));
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
@@ -45,7 +38,7 @@ TEST(Failure, AStagingThatFailsIsTriedAgainAndNobodyIsStoppedByIt) {
 TEST(Failure, AStoreThatDoesNotTakeTheMarkIsTriedAgain) {
   Job job;
   job.SetEnv("CKPT_FAULT_AT", "store.draining.after_mark=fail");
-  RunProcess run = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(1, 20));
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
@@ -56,7 +49,7 @@ TEST(Failure, AStoreThatDoesNotTakeTheMarkIsTriedAgain) {
 TEST(Failure, AStoreThatGoesAwayAfterTheReleaseIsWaitedFor) {
   Job job;
   job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
-  RunProcess run = job.Start({"--ranks", "1"}, kArgs);
+  RunProcess run = job.Start({"--ranks", "1"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(0, 20));
   run.Signal(SIGTERM);
   ASSERT_TRUE(run.WaitFor("all ranks are gone"));
@@ -67,11 +60,237 @@ TEST(Failure, AStoreThatGoesAwayAfterTheReleaseIsWaitedFor) {
   EXPECT_EQ(job.Durable().size(), 1u);
 }
 
+// A store of its own, which the test can fill and make read-only under a ckpt-run.
+class SmallStore : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+    std::filesystem::create_directories(job_.store());
+    if (::mount("none", job_.store().c_str(), "tmpfs", 0, "size=16m") != 0) {
+      GTEST_SKIP() << "no file system can be mounted here";
+    }
+    mounted_ = true;
+    job_.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
+  }
+  void TearDown() override {
+    if (mounted_) EXPECT_EQ(::umount2(job_.store().c_str(), MNT_DETACH), 0);
+  }
+  // The ranks are gone, nothing is written yet.
+  RunProcess Released() {
+    RunProcess run = job_.Start({"--ranks", "2"}, kTraining);
+    EXPECT_TRUE(job_.WaitForStep(1, 20));
+    run.Signal(SIGTERM);
+    EXPECT_TRUE(run.WaitFor("all ranks are gone"));
+    return run;
+  }
+  void ExpectDurable(RunProcess* run) {
+    EXPECT_EQ(run->Wait(), 75) << run->Output();
+    EXPECT_EQ(job_.Durable().size(), 1u) << run->Output();
+    ExpectGoesOn(&job_);
+  }
+  bool Remount(unsigned long flags) {
+    return ::mount("none", job_.store().c_str(), "tmpfs", MS_REMOUNT | flags, "size=16m") == 0;
+  }
+
+  Job job_;
+  bool mounted_ = false;
+};
+
+TEST_F(SmallStore, FullAfterTheReleaseTheCopyStaysInRamAndIsWrittenWhenThereIsRoom) {
+  RunProcess run = Released();
+  const std::string filler = job_.store() + "/filler";
+  {
+    std::ofstream out(filler);
+    const std::string megabyte(size_t{1} << 20, 'x');
+    while (out.write(megabyte.data(), static_cast<std::streamsize>(megabyte.size())).flush()) {
+    }
+  }
+  ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
+  EXPECT_SAID(run, "No space left on device");
+  std::filesystem::remove(filler);
+  ExpectDurable(&run);
+}
+
+TEST_F(SmallStore, ReadOnlyAfterTheReleaseTheCopyStaysInRamAndIsWrittenWhenItIsBack) {
+  RunProcess run = Released();
+  ASSERT_TRUE(Remount(MS_RDONLY));
+  ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
+  EXPECT_SAID(run, "Read-only file system");
+  ASSERT_TRUE(Remount(0));
+  ExpectDurable(&run);
+}
+
+// The first block of the first shard fails; the ranks are not even told to leave by then.
+TEST(Failure, AStoreThatFailsBeforeTheReleaseOfAStopThatKillsIsTriedAgain) {
+  Job job;
+  job.SetEnv("CKPT_FAULT_AT", "engine.write.block=fail");
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_SAID(run, "the copy stays in RAM, try 2 of 10");
+  EXPECT_EQ(job.Durable().size(), 1u);
+  ExpectGoesOn(&job);
+}
+
+// Nothing can be opened any more; what is open stays so.
+void LimitDescriptors(pid_t pid, rlim_t most) {
+  rlimit limit{};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, nullptr, &limit), 0);
+  limit.rlim_cur = most != 0 ? most : limit.rlim_max;
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr), 0);
+}
+
+// ckpt-run has no descriptor left when it has to write.
+TEST(Failure, WithoutDescriptorsTheCopyStaysInRamAndIsWrittenWhenThereAreSome) {
+  Job job;
+  job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  run.Signal(SIGTERM);
+  ASSERT_TRUE(run.WaitFor("all ranks are gone"));
+  LimitDescriptors(run.pid(), 3);
+  ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
+  EXPECT_SAID(run, "Too many open files");
+  LimitDescriptors(run.pid(), 0);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 1u) << run.Output();
+  ExpectGoesOn(&job);
+}
+
+TEST(Failure, WithoutDescriptorsStagingMemoryIsHandedOutWhenThereAreSome) {
+  Job job;
+  job.SetEnv("CKPT_FAULT_AT", "run.node.slots=sleep1500");
+  RunProcess run = job.Start({"--ranks", "2"}, {"100000", "5", "4096"});
+  ASSERT_TRUE(run.WaitFor("fault point run.node.slots"));
+  LimitDescriptors(run.pid(), 3);
+  ASSERT_TRUE(run.WaitFor("staging memory cannot be handed out: rank 0: "));
+  EXPECT_SAID(run, "until then there is no save and no suspend");
+  LimitDescriptors(run.pid(), 0);
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 1u) << run.Output();
+}
+
+// A rank that has none left is stopped and staged all the same: all that takes is mapped by then.
+TEST(Failure, ARankWithoutDescriptorsIsStoppedLikeTheOthers) {
+  Job job;
+  RunProcess run = job.Start({"--ranks", "2"}, With({"--save-at", "10"}));
+  ASSERT_TRUE(run.WaitFor("durable: s10.e1.a1"));
+  for (const pid_t pid : LivingRanks(job.dir())) {
+    LimitDescriptors(pid, 3);
+  }
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 2u) << run.Output();
+  ExpectGoesOn(&job);
+}
+
+TEST(Failure, ALaunchWhoseRanksHaveTooFewDescriptorsSaysSoAndConsumesNothing) {
+  Job job;
+  RunProcess first = job.Start({"--ranks", "2"}, kTraining);
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  first.Signal(SIGTERM);
+  ASSERT_EQ(first.Wait(), 75) << first.Output();
+  std::string command = "ulimit -n 8; exec " CKPT_RANK_PROGRAM " " + job.dir();
+  for (const std::string& arg : kTraining) command += " " + arg;
+  RunProcess run = job.StartCommand({"--ranks", "2"}, {"bash", "-c", command});
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_SAID(run, "Too many open files");
+  EXPECT_TRUE(LivingRanks(job.dir()).empty());
+  EXPECT_EQ(job.Durable().size(), 1u);
+  ExpectGoesOn(&job);
+}
+
+TEST(Failure, WithoutMemoryForStagingTheNumbersAreSaidAndNobodyIsStopped) {
+  Job job;
+  job.SetEnv("CKPT_FAULT_AT", "os.memory.reserve=fail");
+  RunProcess run = job.Start({"--ranks", "2", "--grace", "4"}, {"100000", "5", "4096"});
+  ASSERT_TRUE(run.WaitFor("no save or suspend is possible: staging memory on node 0 for 2 ranks"));
+  EXPECT_SAID(run, " bytes): rank 0: ");
+  EXPECT_SAID(run, " are left of ");
+  EXPECT_SAID(run, "; raise that, track less, or run fewer ranks on this node");
+  run.Signal(SIGTERM);
+  ASSERT_TRUE(run.WaitFor("cannot suspend: staging memory on node 0"));
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_SAID(run, "the gang ends: the deadline is near and staging memory on node 0 for 2 ranks");
+}
+
+// Others save, one does not: they hear it as soon as that is certain, and train on.
+TEST(Failure, ARankThatSkipsASaveIsNamedAndTheOthersGoOn) {
+  Job job;
+  RunProcess run = job.Start({"--ranks", "2"}, With({"--save-at", "30", "--save-rank", "0"}));
+  ASSERT_TRUE(run.WaitFor("[rank 0] not saved: "));
+  EXPECT_SAID(run, "rank 1 did not ask for the save at boundary 30 that other ranks asked for");
+  EXPECT_SAID(run, "every rank must save after the same call of step()");
+  EXPECT_SAID(run, "save rolled back, training goes on: rank 1");
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 1u) << run.Output();
+  ExpectGoesOn(&job);
+}
+
+// One rank saved and waits for the others; the next one never comes there.
+TEST(Failure, ARankThatDoesNotComeToASaveIsNamedBeforeItIsGivenUp) {
+  Job job;
+  RunProcess run =
+      job.Start({"--ranks", "2", "--grace", "6"}, With({"--save-at", "30", "--stuck", "20"}));
+  ASSERT_TRUE(run.WaitFor("the save at boundary 30 is held up: rank 1 is at boundary 19"));
+  EXPECT_SAID(run, "it is given up");
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_SAID(run, "missing: rank 1");
+  EXPECT_TRUE(LivingRanks(job.dir()).empty());
+}
+
+TEST(Failure, ARankThatDoesNotCallTrackIsNamed) {
+  Job job;
+  RunProcess run = job.Start({"--ranks", "2", "--grace", "4"}, With({"--late-rank", "1", "4000"}));
+  ASSERT_TRUE(run.WaitFor("rank 1 has not registered and called track yet, others have"));
+  ASSERT_TRUE(run.WaitFor("all ranks have called track: saves and suspends are possible"));
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  ExpectSameTrajectory(job, 2, kTraining);
+}
+
+// Memory for one copy only: a stop waits for the save that is being written, and both are durable.
+TEST(Failure, WithOneSlotAStopWaitsForTheSaveThatIsWritten) {
+  Job job;
+  job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep2000");
+  const std::vector<std::string> args = {"200", "5", "60000"};
+  std::vector<std::string> saving = args;
+  saving.insert(saving.end(), {"--save-at", "20"});
+  RunProcess run =
+      job.Start({"--ranks", "2", "--grace", "60", "--staging-budget", "40MiB"}, saving);
+  ASSERT_TRUE(run.WaitFor("fault point engine.write.create"));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 2u) << run.Output();
+  job.SetEnv("CKPT_FAULT_AT", "");
+  RunProcess again = job.Start({"--ranks", "2"}, args);
+  EXPECT_EQ(again.Wait(), 0) << again.Output();
+  ExpectSameTrajectory(job, 2, args);
+}
+
+// The store gives its bytes slowly: nobody takes that for a hang.
+TEST(Failure, ASlowRestoreIsWaitedFor) {
+  Job job;
+  RunProcess first = job.Start({"--ranks", "2"}, kTraining);
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  first.Signal(SIGTERM);
+  ASSERT_EQ(first.Wait(), 75) << first.Output();
+  job.SetEnv("CKPT_FAULT_AT", "engine.load.chunk@1=sleep4000");
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  EXPECT_SAID(run, "all 2 ranks have restored step");
+  ExpectSameTrajectory(job, 2, kTraining);
+}
+
 TEST(Failure, ACallbackThatThrowsDropsTheSaveForAllAndTrainingGoesOn) {
   Job job;
   RunProcess run = job.Start({"--ranks", "2"}, With({"--throw", "30", "--save-at", "30"}));
   ASSERT_TRUE(run.WaitFor("[rank 0] not saved: "));
   ASSERT_TRUE(run.WaitFor("[rank 1] not saved: "));
+  ASSERT_TRUE(run.WaitFor("save rolled back, training goes on: rank 1: "));
   ASSERT_TRUE(job.WaitForStep(1, 40));
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
@@ -81,12 +300,12 @@ TEST(Failure, ACallbackThatThrowsDropsTheSaveForAllAndTrainingGoesOn) {
 
 TEST(Failure, ARestoreThatFailsConsumesNothing) {
   Job job;
-  RunProcess first = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess first = job.Start({"--ranks", "2"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(1, 20));
   first.Signal(SIGTERM);
   ASSERT_EQ(first.Wait(), 75) << first.Output();
   job.SetEnv("CKPT_FAULT_AT", "engine.load.begin@1=fail");
-  RunProcess run = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess run = job.Start({"--ranks", "2"}, kTraining);
   EXPECT_EQ(run.Wait(), 1) << run.Output();
   EXPECT_SAID(run, "rank 1 could not restore");
   EXPECT_TRUE(LivingRanks(job.dir()).empty());
@@ -115,7 +334,7 @@ TEST(Failure, ARankThatDiesUnderItsDataLoaderIsNoticedAtOnceAndTheLoaderEnds) {
   EXPECT_SAID(run, "rank 1 was killed by signal 9");
   EXPECT_SAID(run, "killing what the ranks left behind");
   EXPECT_TRUE(LivingRanks(job.dir()).empty());
-  ExpectSameTrajectory(job, 2, kArgs);
+  ExpectSameTrajectory(job, 2, kTraining);
 }
 
 TEST(Failure, ASuspendEndsDataLoadersToo) {
@@ -134,7 +353,7 @@ TEST(Failure, AnotherTokenIsRefusedAtOnceAndGarbageOnThePortHarmsNobody) {
   const auto start = [&](int node) {
     return job.Start(
         {"--ranks", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous", at},
-        kArgs);
+        kTraining);
   };
   RunProcess leader = start(0);
   ASSERT_TRUE(leader.WaitFor("serving the gang at"));

@@ -103,7 +103,7 @@ RunProcess Job::StartCommand(std::vector<std::string> flags, std::vector<std::st
   const std::string output = dir_ + "/run" + std::to_string(started_++) + ".out";
   Result<os::UniqueFd> out = os::OpenAppend(output);
   EXPECT_TRUE(out.ok());
-  options.stdout_fd = options.stderr_fd = out->get();
+  options.stdout_fd = options.stderr_fd = print_to_ >= 0 ? print_to_ : out->get();
   Result<os::Pidfd> pidfd = os::Spawn(options);
   EXPECT_TRUE(pidfd.ok()) << pidfd.status().ToString();
   return RunProcess(pidfd.ok() ? std::move(pidfd).value() : os::Pidfd(), output);
@@ -147,6 +147,14 @@ void Job::Reset() {
     if (entry.path().extension() == ".steps") fs::remove(entry.path(), error);
   }
 }
+
+std::vector<std::string> With(const std::vector<std::string>& more) {
+  std::vector<std::string> args = kTraining;
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+long LastStep(const Job& job, int rank) { return job.Trajectory(rank).rbegin()->first; }
 
 std::vector<std::map<long, std::string>> Reference(int ranks,
                                                    const std::vector<std::string>& rank_args) {

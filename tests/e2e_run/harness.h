@@ -47,6 +47,8 @@ class Job {
 
   // For what is started from here on; an empty value takes it away.
   void SetEnv(const std::string& name, const std::string& value) { env_[name] = value; }
+  // What is started from here on prints there, and not into what Output() reads.
+  void PrintTo(int fd) { print_to_ = fd; }
 
   const std::string& dir() const { return dir_; }
   std::string store() const { return dir_ + "/store"; }
@@ -62,9 +64,19 @@ class Job {
 
  private:
   std::string dir_;
-  int started_ = 0;
+  int started_ = 0, print_to_ = -1;
   std::map<std::string, std::string> env_;
 };
+
+// Arguments of a rank: 200 steps of at least 5 ms, 32 KiB of weights; and more of them.
+inline const std::vector<std::string> kTraining = {"200", "5", "4096"};
+std::vector<std::string> With(const std::vector<std::string>& more);
+
+// The last step that a rank has written.
+long LastStep(const Job& job, int rank);
+
+#define EXPECT_SAID(run, text) \
+  EXPECT_NE((run).Output().find(text), std::string::npos) << (text) << "\n" << (run).Output()
 
 // The trajectories of an uninterrupted run.
 std::vector<std::map<long, std::string>> Reference(int ranks,

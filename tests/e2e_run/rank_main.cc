@@ -10,6 +10,8 @@
 //            [--worker]                  (forks a data loader that outlives the rank)
 //            [--throw STEP]              (at STEP, what rank 1 tracks cannot be staged: it throws)
 //            [--stuck STEP]              (rank 1 never calls step again)
+//            [--save-rank RANK]          (only that rank saves at --save-at)
+//            [--late-rank RANK MS]       (that rank opens the session that much later)
 #include <unistd.h>
 
 #include <ckpt/ckpt.hpp>
@@ -28,6 +30,7 @@ struct Arguments {
   std::string dir;
   long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
   bool track = true, extra = false, extra_later = false, worker = false;
+  long save_rank = -1, late_rank = -1;
   long late_ms = 0, linger_ms = 0, throw_at = -1, stuck_at = -1;
   long phase_at = -1, phase_ms = 0, phase_said_ms = 0, phase_rank = 0;
 };
@@ -50,6 +53,11 @@ Arguments Parse(int argc, char** argv) {
     const auto number = [&] { return i + 1 < argc ? atol(argv[++i]) : 0; };
     if (flag == "--worker") a.worker = true;
     if (flag == "--late") a.late_ms = number();
+    if (flag == "--save-rank") a.save_rank = number();
+    if (flag == "--late-rank") {
+      a.late_rank = number();
+      a.late_ms = number();
+    }
     if (flag == "--linger") a.linger_ms = number();
     if (flag == "--throw") a.throw_at = number();
     if (flag == "--stuck") a.stuck_at = number();
@@ -152,8 +160,8 @@ void Misbehave(const Arguments& a, long rank, ckpt::Session* session, Training* 
 }
 
 int Train(const Arguments& a) {
-  Sleep(a.late_ms);
   const long rank = Environment("RANK", 0), world = Environment("WORLD_SIZE", 1);
+  if (a.late_rank < 0 || a.late_rank == rank) Sleep(a.late_ms);
   const long epoch = Environment("CKPT_EPOCH", 0);
   Training training;
   training.weights.assign(static_cast<size_t>(a.doubles), 1.0);
@@ -190,7 +198,7 @@ int Train(const Arguments& a) {
     const ckpt::Request request = session.Step(training.step);
     if (request.error) fprintf(stderr, "step %ld: %s\n", training.step, request.error->what());
     if (request.stop()) return session.exit_code();
-    if (training.step == a.save_at) {
+    if (training.step == a.save_at && (a.save_rank < 0 || a.save_rank == rank)) {
       try {
         ckpt::Save save = session.BeginSave(training.step);
         save.Wait(ckpt::Level::kShared);

@@ -12,8 +12,6 @@ namespace {
 // 300 steps of at least 5 ms, 32 KiB of weights.
 const std::vector<std::string> kArgs = {"300", "5", "4096"};
 
-long LastStep(const Job& job, int rank) { return job.Trajectory(rank).rbegin()->first; }
-
 TEST(Suspend, SigtermToCkptRunThenAgain) {
   Job job;
   RunProcess run = job.Start({"--ranks", "2"}, kArgs);

@@ -44,6 +44,8 @@ void World::Go(uint32_t index) {
       const uint32_t b = rank.word.boundary;
       if (weather_.length != 0 && b >= weather_.length) return Finish(rank);
       const bool due = weather_.save_every != 0 && b != 0 && b % weather_.save_every == 0;
+      const bool may_skip = due && rank.asked_at != b && weather_.skips > 0 && !Quiet();
+      if (may_skip && random_.Chance(weather_.skips)) rank.asked_at = b;
       if (due && rank.asked_at != b && members_[rank.member].alive) return AskSave(rank);
       if (EnterPhase(rank)) return;
       return EnterCollective(rank);
@@ -177,7 +179,6 @@ void World::RunOn(SimRank& rank) {
 }
 
 // ---- staging
-// --------------------------------------------------------------------------------------
 void World::BeginCapture(SimRank& rank, Why why, uint32_t generation, uint32_t slot,
                          uint32_t attempt) {
   if (slot >= weather_.slots) return Fail("refilled", "a slot that does not exist");
@@ -260,7 +261,6 @@ void World::AwaitAnswer(SimRank& rank) {
 }
 
 // ---- communicators
-// --------------------------------------------------------------------------------
 void World::TakeCommsDown(SimRank& rank) {
   if (rank.pc != Pc::kSealed) return;
   rank.pc = Pc::kDowning;
@@ -313,7 +313,6 @@ void World::JoinRebuild(SimRank& rank) {
 }
 
 // ---- ends
-// -----------------------------------------------------------------------------------------
 void World::Finish(SimRank& rank) {
   if (rank.word.state == WordState::kStaging) {
     return GoAfter(rank.index, kMs);
@@ -347,7 +346,6 @@ void World::Exit(SimRank& rank, int code, int signal) {
 }
 
 // ---- writers
-// --------------------------------------------------------------------------------------
 void World::StartWriters(uint32_t member, const WriteShards& action) {
   Writer& writer = members_[member].writers[action.attempt];
   if (writer.active) return;

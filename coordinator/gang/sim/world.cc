@@ -41,6 +41,7 @@ void World::DrawWeather() {
   w.faults = kFaults[random_.Range(0, 7)];
   static constexpr uint32_t kNotices[] = {1, 1, 2, 2, 3, 5};
   w.notices = kNotices[random_.Range(0, 5)];
+  if (options_.seed % 10 == 7) w.skips = 0.1;
   w.write_ns = random_.Chance(0.3) ? random_.Range(60, 500) * kMs : random_.Range(1, 60) * kMs;
 }
 
@@ -111,6 +112,7 @@ void World::StartGang() {
     config.patience_ns = 100 * kMs;
     config.kill_after_ns = 80 * kMs;
     config.save_answer_ns = 150 * kMs;
+    config.late_ns = 40 * kMs;
     config.mutations = options_.mutations;
     member_configs_.push_back(config);
     leader_config_.members.push_back(MemberRanks{m, config.first_rank, config.rank_count});
@@ -219,7 +221,6 @@ void World::KillMember(uint32_t member) {
 }
 
 // ---- machines
-// -------------------------------------------------------------------------------------
 void World::StepMember(uint32_t member, const MemberEvent& event) {
   SimMember& m = members_[member];
   if (!m.alive || !result_.ok()) return;
@@ -437,7 +438,6 @@ void World::DoLeader(const LeaderAction& action) {
 }
 
 // ---- pages
-// ----------------------------------------------------------------------------------------
 Word World::Load(Rank rank) { return ranks_[rank.value()].word; }
 
 bool World::Cas(Rank rank, Word expected, Word desired) {

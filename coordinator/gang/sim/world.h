@@ -51,6 +51,7 @@ struct Weather {
   double stage_fails = 0, comms_fail = 0, rebuild_hangs = 0, drain_fails = 0, commit_fails = 0;
   double interleave = 0;  // a rank moves between a member's load and its compare-and-swap
   double phases = 0;      // a rank begins a phase without boundaries instead of a step
+  double skips = 0;       // a rank leaves out a save that the others make
   uint32_t faults = 0, notices = 1;
   int64_t write_ns = 5 * kMs;
   int64_t quiet_ns = 800 * kMs;  // from here on nothing new goes wrong

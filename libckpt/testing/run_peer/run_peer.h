@@ -68,6 +68,7 @@ class RunPeer {
   bool Withdraw();  // PROPOSED or COMMITTED → IDLE
   bool Settle();    // REFUSED or STAGING → IDLE
   void StoreOutcome(wire::PageOutcome outcome);
+  void StoreOrder(const wire::Order& order) { wire::StoreOrder(page_, order); }
   Word word() const { return wire::LoadWord(*page_); }
   const wire::ControlPage& page() const { return *page_; }
   // Waits until `done`; false at the deadline.

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace ckpt::ckptctl {
+namespace ckpt {
 
 // Over the last few seconds: a rate that follows what happens now.
 class RateMeter {
@@ -24,4 +24,4 @@ std::string DescribeProgress(const std::string& what, uint64_t done, uint64_t to
 // "3 s", "4 min 10 s", "2 h 5 min".
 std::string RoughDuration(double seconds);
 
-}  // namespace ckpt::ckptctl
+}  // namespace ckpt

@@ -1,10 +1,10 @@
-#include "coordinator/ckptctl/progress.h"
+#include "libckpt/base/progress.h"
 
 #include <cmath>
 
 #include "libckpt/base/clock.h"
 
-namespace ckpt::ckptctl {
+namespace ckpt {
 namespace {
 
 constexpr int64_t kWindowNs = 5'000'000'000;
@@ -55,4 +55,4 @@ std::string RoughDuration(double seconds) {
   return two(whole / 86400, " d", whole % 86400 / 3600, " h");
 }
 
-}  // namespace ckpt::ckptctl
+}  // namespace ckpt
