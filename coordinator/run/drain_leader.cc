@@ -234,10 +234,12 @@ void DrainLeader::CommitWritten() {
 void DrainLeader::Commit(std::string manifest) {
   CKPT_PASS("run.drain.commit");
   ++commits_;
-  const auto work = [store = services_->store, id = pick_.id, manifest,
+  const auto work = [store = services_->store, retention = services_->retention, id = pick_.id,
+                     manifest,
                      directory = os::JoinPath(services_->options.store, pick_.id.ToString())] {
     Status status = CommitManifest(store.get(), id, manifest);
     if (status.ok()) RemoveLeftovers(store.get(), directory, id);
+    if (status.ok()) retention->AfterCommit(id);
     return status;
   };
   CallStore(work, [this, manifest](const Status& status) {

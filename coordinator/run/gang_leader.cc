@@ -300,6 +300,7 @@ void GangLeader::OnDamaged(const RestoredMsg& restored) {
   if (stage_ != Stage::kRunning) return;
   const AttemptId id = current()->config().resumed_from;
   damaged_.insert(id);
+  services_->retention->FoundDamaged(id);
   Say("rank " + std::to_string(restored.rank) + " could not load " + id.ToString() + " of job " +
       services_->options.job + ": " + restored.message + "; falling back to an older copy");
   Relaunch(false, id.ToString() + " is damaged");

@@ -19,6 +19,7 @@ class GangLeaderTest : public testing::Test {
     services_.loop = loop_.get();
     services_.store_calls = &pool_;
     services_.store = storage::NewMemoryStore(storage::NewMemoryJob());
+    services_.retention = std::make_shared<engine::Retention>(services_.store.get(), std::nullopt);
     leader_ = std::make_unique<GangLeader>(
         &services_, GangLeader::Host{
                         .send = [this](uint64_t, const GangMessage& m) { Heard(m); },

@@ -206,10 +206,22 @@ void LeaderLaunch::Commit(const gang::CommitAttempt& action) {
     const storage::CommitRecord record{format::ManifestDigest(manifest), id.epoch, ""};
     return store->Commit(id, manifest, record, Deadline("commit", kCommitTimeout));
   };
-  CallStore(work, [this, attempt = action.attempt](Status status) {
+  CallStore(work, [this, attempt = action.attempt, id](Status status) {
     if (status.ok()) layouts_of_.erase(attempt);
+    const bool durable = status.ok();
     Feed(gang::AttemptCommitted{attempt, std::move(status)});
+    if (durable) RemoveOld(id);
   });
+}
+
+// After the word that it is durable, and before this launch counts as settled.
+void LeaderLaunch::RemoveOld(const AttemptId& committed) {
+  CallStore(
+      [committed, store = services_->store, retention = services_->retention] {
+        retention->AfterCommit(committed);
+        return OkStatus();
+      },
+      [](const Status&) {});
 }
 
 void LeaderLaunch::Mark(const gang::MarkDraining& action) {

@@ -126,6 +126,7 @@ class LeaderLaunch {
   void ArmTimer();
   void OnMachine(uint32_t node, const MachineMsg& m);
   void Commit(const gang::CommitAttempt& action);
+  void RemoveOld(const AttemptId& committed);
   void Mark(const gang::MarkDraining& action);
   void Abort(const gang::AbortAttempt& action);
   AttemptId IdOf(uint32_t attempt, int64_t step) const;

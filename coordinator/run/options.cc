@@ -26,7 +26,21 @@ struct Raw {
   double grace_seconds = 30;
   double join_seconds = 600;
   std::optional<uint32_t> first_rank;
+  uint64_t keep_last = 0, keep_every = 0, keep_hours = 0;
 };
+
+void AddKeepFlags(CLI::App* app, Raw* raw) {
+  app->add_option("--keep-last", raw->keep_last,
+                  "After each save remove all checkpoints but the newest N whole ones "
+                  "(CKPT_KEEP_LAST; 0: remove none)")
+      ->envname("CKPT_KEEP_LAST");
+  app->add_option("--keep-every", raw->keep_every,
+                  "... and those whose step is a multiple of this (CKPT_KEEP_EVERY)")
+      ->envname("CKPT_KEEP_EVERY");
+  app->add_option("--keep-hours", raw->keep_hours,
+                  "... and the newest of each period of so many hours (CKPT_KEEP_HOURS)")
+      ->envname("CKPT_KEEP_HOURS");
+}
 
 void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
   app->add_option("--job", o->job, "Name of the job (CKPT_JOB, else the command's base name)");
@@ -159,6 +173,8 @@ Status Finish(const Raw& raw, const Environment& env, Options* o) {
     if (!bytes.ok()) return std::move(bytes).status().Annotate("--staging-budget");
     o->staging_budget_bytes = *bytes;
   }
+  CKPT_ASSIGN_OR_RETURN(o->keep,
+                        storage::MakeKeepRules(raw.keep_last, raw.keep_every, raw.keep_hours));
   CKPT_ASSIGN_OR_RETURN(o->grace, FromSeconds("--grace", raw.grace_seconds));
   CKPT_ASSIGN_OR_RETURN(o->join_timeout, FromSeconds("--join-timeout", raw.join_seconds));
   o->first_rank = raw.first_rank.value_or(o->node_rank * o->rank_count);
@@ -190,6 +206,7 @@ Result<ParsedOptions> ParseOptions(int argc, const char* const* argv, const Envi
   CLI::App app(kUsage, "ckpt-run");
   app.option_defaults()->take_last();  // a flag that comes twice: the last one counts
   AddJobFlags(&app, &parsed.options, &raw);
+  AddKeepFlags(&app, &raw);
   AddGangFlags(&app, &parsed.options, &raw);
   std::vector<std::string> flags = SplitCommand(argc, argv, &parsed.options);
   std::reverse(flags.begin(), flags.end());  // CLI11 takes them from the back

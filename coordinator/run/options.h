@@ -39,6 +39,7 @@ struct Options {
   uint32_t restarts_max = 0;                      // --restarts, agentless only
   uint32_t save_every = 0;                        // --save-every: CKPT_SAVE_EVERY of the ranks
   engine::WriteSettings write;                    // --compress, --references, --write-threads
+  std::optional<storage::KeepRules> keep;         // --keep-last, --keep-every, --keep-hours
   std::string result_path;                        // --result: the last report, for the agent
   std::string log_dir;                            // --log-dir, else "[rank r]" lines on stderr
 

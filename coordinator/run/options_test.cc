@@ -48,6 +48,19 @@ TEST(Options, DefaultsComeFromTheCommandAndTheEnvironment) {
   EXPECT_EQ(flags->options.store, "b");
 }
 
+TEST(Options, RulesOfRetention) {
+  const auto none = Parse({"--", "t"});
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(none->options.keep.has_value());
+  const auto some =
+      Parse({"--keep-last", "3", "--keep-every", "1000", "--keep-hours", "24", "--", "t"});
+  ASSERT_TRUE(some.ok() && some->options.keep.has_value());
+  EXPECT_EQ(some->options.keep->last, 3u);
+  EXPECT_EQ(some->options.keep->every_steps, 1000u);
+  EXPECT_EQ(some->options.keep->every_hours, std::chrono::hours(24));
+  EXPECT_NE(ErrorOf({"--keep-every", "1000", "--", "t"}).find("--keep-last"), std::string::npos);
+}
+
 TEST(Options, FirstRankFollowsTheNode) {
   const auto node1 = Parse({"--ranks", "4", "--nnodes", "2", "--node-rank", "1", "--rendezvous",
                             "127.0.0.1:7000", "--", "t"});

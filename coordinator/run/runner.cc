@@ -114,6 +114,7 @@ Status Runner::PrepareStore() {
                                     " cannot be written (--store names another)");
   }
   services_.store = storage::OpenFileStore(options.store);
+  services_.retention = std::make_shared<engine::Retention>(services_.store.get(), options.keep);
   if (options.node_count > 1 && options.gang_token.empty()) {
     CKPT_ASSIGN_OR_RETURN(options.gang_token, GangTokenOf(options.store));
   }

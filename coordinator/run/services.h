@@ -6,6 +6,7 @@
 
 #include "coordinator/run/options.h"
 #include "coordinator/run/staging_area.h"
+#include "libckpt/engine/retention.h"
 #include "libckpt/os/event_loop.h"
 #include "libckpt/os/thread.h"
 #include "libckpt/storage/store.h"
@@ -21,6 +22,7 @@ struct Services {
   os::WorkerPool* write = nullptr;
   os::WorkerPool* store_calls = nullptr;
   std::shared_ptr<storage::Store> store;
+  std::shared_ptr<engine::Retention> retention;  // of it
   std::shared_ptr<StagingBudget> budget;
   std::string dir;           // private, 0700
   std::string command_path;  // argv[0] of the ranks, found

@@ -49,6 +49,18 @@ Result<engine::WriteSettings> WriteSettingsFromEnv() {
   return write;
 }
 
+Result<uint64_t> OptionOrEnv(uint64_t option, const char* name) {
+  if (option != 0) return option;
+  return NumberFromEnv(name, 0);
+}
+
+Result<std::optional<storage::KeepRules>> ReadKeepRules(const ckpt_session_options_t& raw) {
+  CKPT_ASSIGN_OR_RETURN(const uint64_t last, OptionOrEnv(raw.keep_last, "CKPT_KEEP_LAST"));
+  CKPT_ASSIGN_OR_RETURN(const uint64_t every, OptionOrEnv(raw.keep_every, "CKPT_KEEP_EVERY"));
+  CKPT_ASSIGN_OR_RETURN(const uint64_t hours, OptionOrEnv(raw.keep_hours, "CKPT_KEEP_HOURS"));
+  return storage::MakeKeepRules(last, every, hours);
+}
+
 Result<std::string> ReadToken() {
   const std::string path = FromEnv("CKPT_TOKEN_FILE");
   if (path.empty()) return std::string();
@@ -95,6 +107,7 @@ Result<session::Options> ResolveOptions(const ckpt_session_options_t& raw) {
     CKPT_ASSIGN_OR_RETURN(options.token, ReadToken());
   } else {
     CKPT_ASSIGN_OR_RETURN(options.write, WriteSettingsFromEnv());
+    CKPT_ASSIGN_OR_RETURN(options.keep, ReadKeepRules(raw));
   }
   return options;
 }

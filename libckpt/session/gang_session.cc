@@ -501,7 +501,7 @@ Result<std::unique_ptr<Reader>> GangSession::OpenFromRam() {
                         engine::OpenStaged(std::move(regions)));
   return std::make_unique<Reader>(
       std::move(reader), std::move(memory), options_.rank, options_.world,
-      [this](const Status& status, Step step) { Restored(status, step); });
+      [this](const Status& status, const AttemptId& id) { Restored(status, id.step); });
 }
 
 Result<std::unique_ptr<Reader>> GangSession::OpenResume() {
@@ -511,7 +511,7 @@ Result<std::unique_ptr<Reader>> GangSession::OpenResume() {
                         engine::OpenCheckpoint(store, welcome_.resume_from));
   return std::make_unique<Reader>(
       std::move(reader), std::vector<os::Mapping>(), options_.rank, options_.world,
-      [this](const Status& status, Step step) { Restored(status, step); });
+      [this](const Status& status, const AttemptId& id) { Restored(status, id.step); });
 }
 
 Result<std::unique_ptr<Reader>> GangSession::DoOpenReader(const std::string& selector) {

@@ -47,7 +47,7 @@ Status Reader::LoadQuietly(State* state) {
 Status Reader::Load(State* state) {
   Status status = LoadQuietly(state).Annotate("loading checkpoint " + id().ToString() +
                                               " into rank " + std::to_string(rank_.value()));
-  if (loaded_) loaded_(status, id().step);
+  if (loaded_) loaded_(status, id());
   return status;
 }
 

@@ -15,7 +15,7 @@
 namespace ckpt::session {
 
 // Called after each load: what became of it.
-using LoadedCallback = std::function<void(const Status&, Step)>;
+using LoadedCallback = std::function<void(const Status&, const AttemptId&)>;
 
 class Reader {
  public:

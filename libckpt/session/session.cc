@@ -199,12 +199,13 @@ Result<std::vector<storage::CheckpointInfo>> Session::ListCheckpoints() {
 }
 
 Result<std::unique_ptr<Reader>> Session::OpenFromStore(storage::Store* store,
-                                                       const std::string& selector) {
+                                                       const std::string& selector,
+                                                       LoadedCallback loaded) {
   Result<std::unique_ptr<engine::CheckpointReader>> opened = OpenSelected(store, selector, Who());
   if (!opened.ok())
     return std::move(opened).status().Annotate(Who() + ": store " + store->Describe());
   return std::make_unique<Reader>(std::move(*opened), std::vector<os::Mapping>(), options_.rank,
-                                  options_.world, LoadedCallback());
+                                  options_.world, std::move(loaded));
 }
 
 Status Session::RegisterCommunicator(std::shared_ptr<comm::Communicator> communicator) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,9 +50,11 @@ struct Options {
   Allgather allgather;
   uint64_t signals = 0;
   uint64_t save_every = 0;
-  engine::WriteSettings write;  // standalone; under ckpt-run it is ckpt-run that writes
-  uint32_t copy_threads = 0;    // 0 chooses
-  std::string run_socket;       // empty: standalone
+  // Standalone; under ckpt-run it is ckpt-run that writes and removes.
+  engine::WriteSettings write;
+  std::optional<storage::KeepRules> keep;  // none: nothing is removed
+  uint32_t copy_threads = 0;               // 0 chooses
+  std::string run_socket;                  // empty: standalone
   std::string token;
 };
 
@@ -190,7 +193,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Remember(std::shared_ptr<Save> save);
   // The first failure that nobody has reported yet; OK if there is none.
   Status TakeBackgroundFailure();
-  Result<std::unique_ptr<Reader>> OpenFromStore(storage::Store* store, const std::string& selector);
+  Result<std::unique_ptr<Reader>> OpenFromStore(storage::Store* store, const std::string& selector,
+                                                LoadedCallback loaded = {});
   void SetPage(wire::ControlPage* page) { page_.store(page, std::memory_order_relaxed); }
   wire::ControlPage* page() const { return page_.load(std::memory_order_relaxed); }
   void Raise(Attention what) { attention_.fetch_or(what, std::memory_order_release); }

@@ -143,6 +143,7 @@ Standalone::~Standalone() {
 Status Standalone::Start() {
   CKPT_ASSIGN_OR_RETURN(store_->store, parts_.open_store(options_.store));
   store_->write = options_.write;
+  store_->retention = std::make_unique<engine::Retention>(store_->store.get(), options_.keep);
   if (several()) {
     agreement_.emplace(options_.allgather, options_.rank, options_.world);
     Raise(kEveryStep);
@@ -366,6 +367,7 @@ void Standalone::WriteAndCommit(const std::shared_ptr<OpenSave>& open) {
   }
   if (!status.ok() && begun) store_->Abort(id, status);
   End(open.get(), status);
+  if (status.ok()) store_->retention->AfterCommit(id);
 }
 
 // The one line that says SHARED is here (I3).
@@ -458,9 +460,13 @@ Result<std::shared_ptr<Save>> Standalone::SaveForStop(int64_t user_step, const D
 
 Result<std::unique_ptr<Reader>> Standalone::DoOpenReader(const std::string& selector) {
   CKPT_RETURN_IF_ERROR(EnsureEpoch());
-  if (!several() || !selector.empty()) return OpenFromStore(store_->store.get(), selector);
-  if (!resume_.ok()) return resume_.status();
-  return OpenFromStore(store_->store.get(), resume_->ToString());
+  if (several() && selector.empty() && !resume_.ok()) return resume_.status();
+  const bool agreed = several() && selector.empty();
+  // What does not load counts for no rule of retention.
+  return OpenFromStore(store_->store.get(), agreed ? resume_->ToString() : selector,
+                       [store = store_](const Status& status, const AttemptId& id) {
+                         if (status.code() == Code::kDataLoss) store->retention->FoundDamaged(id);
+                       });
 }
 
 Result<storage::Store*> Standalone::StoreForReading() {
@@ -487,6 +493,8 @@ Status Standalone::DoClose(const Deadline& deadline) {
                  .MaybeApplied();
   if (!stopped_ && comms_->size() > 0)
     comms_->TakeDown(Deadline("taking down communicators", kCommDownMax)).IgnoreError();
+  // What still removes old checkpoints may end by itself.
+  if (left.empty()) writer_->Drain(deadline).IgnoreError();
   StopThreads();
   bell_.reset();
   if (status.ok()) status = TakeBackgroundFailure();

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "libckpt/engine/drain_pace.h"
+#include "libckpt/engine/retention.h"
 #include "libckpt/os/signal_bell.h"
 #include "libckpt/os/thread.h"
 #include "libckpt/session/agreement.h"
@@ -63,6 +64,7 @@ struct StandaloneStore {
   JobId job;
   uint64_t epoch = 0;  // 0: not claimed yet
   engine::WriteSettings write;
+  std::unique_ptr<engine::Retention> retention;
   std::shared_ptr<engine::DrainPace> pace = std::make_shared<engine::DrainPace>();
 
   // Writes this rank's shard, at a pace that follows the steps counted in `page`.

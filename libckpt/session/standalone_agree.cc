@@ -84,6 +84,7 @@ Status Standalone::Collect(OpenSave* open) {
         bad.ok() ? NoThrow("a commit", [&] { return store->Commit(*keep, reports); }) : bad;
     if (!status.ok()) store->Abort(keep->save->id(), status);
     keep->Set(status.ok() ? StageOf::kCommitted : StageOf::kNotCommitted, status);
+    if (status.ok()) store->retention->AfterCommit(keep->save->id());
   });
   if (!queued.ok()) open->Set(StageOf::kNotCommitted, queued);
   return OkStatus();

@@ -89,6 +89,10 @@ class GatedStore : public storage::Store {
                                                         const std::string& name) override {
     return store_->OpenFile(id, name);
   }
+  Result<std::vector<AttemptId>> Retain(const storage::KeepRules& rules,
+                                        const storage::IsWhole& is_whole) override {
+    return store_->Retain(rules, is_whole);
+  }
   std::string Describe() const override { return store_->Describe(); }
 
  private:

@@ -62,6 +62,7 @@ class EpochStore : public Store {
   // keeps it. Safe beside writers, other removals and kills at any moment.
   // Errors: kAborted if a newer epoch has claimed the job (what was not removed is moved back).
   Result<PruneReport> Prune(const PrunePlan& plan);
+  Result<std::vector<AttemptId>> Retain(const KeepRules& rules, const IsWhole& is_whole) override;
 
   // What an interrupted run has left: promised COMMITs that are missing, removals half done,
   // attempts of older epochs that can never become visible. `fenced_too`: also those that were

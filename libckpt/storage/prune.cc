@@ -234,4 +234,10 @@ Result<PruneReport> EpochStore::Prune(const PrunePlan& plan) {
   return Status(removed).Annotate("removing old checkpoints");
 }
 
+Result<std::vector<AttemptId>> EpochStore::Retain(const KeepRules& rules, const IsWhole& is_whole) {
+  CKPT_ASSIGN_OR_RETURN(const PrunePlan plan, PlanPrune(rules, is_whole));
+  CKPT_ASSIGN_OR_RETURN(PruneReport report, Prune(plan));
+  return std::move(report.removed);
+}
+
 }  // namespace ckpt::storage

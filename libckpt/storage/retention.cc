@@ -66,6 +66,24 @@ void KeepOrigins(const std::vector<Retained>& checkpoints, const std::vector<Att
 
 }  // namespace
 
+Result<std::optional<KeepRules>> MakeKeepRules(uint64_t last, uint64_t every_steps,
+                                               uint64_t every_hours) {
+  constexpr uint64_t kLastMax = 1'000'000, kHoursMax = 1'000'000;
+  if (last == 0 && every_steps == 0 && every_hours == 0) return std::optional<KeepRules>();
+  if (last == 0)
+    return InvalidArgument(
+        "checkpoints to be kept by step or by hours, but not how many of the newest: set keep-last "
+        "(--keep-last, CKPT_KEEP_LAST), 1 at least");
+  if (last > kLastMax || every_hours > kHoursMax)
+    return InvalidArgument("keep-last " + std::to_string(last) + " and keep-hours " +
+                           std::to_string(every_hours) + " may be 1000000 at most");
+  KeepRules rules;
+  rules.last = static_cast<uint32_t>(last);
+  rules.every_steps = every_steps;
+  rules.every_hours = std::chrono::hours(every_hours);
+  return std::optional<KeepRules>(std::move(rules));
+}
+
 uint64_t PrunePlan::RemoveBytes() const {
   uint64_t bytes = 0;
   for (const PruneEntry& entry : remove) bytes += entry.bytes;

@@ -26,6 +26,11 @@ struct KeepRules {
   std::vector<AttemptId> pinned;      // these; and each that has a file PINNED in its directory
 };
 
+// What people write: none if all are 0. kInvalidArgument for rules without `last`, or for numbers
+// that cannot be.
+Result<std::optional<KeepRules>> MakeKeepRules(uint64_t last, uint64_t every_steps,
+                                               uint64_t every_hours);
+
 // A committed checkpoint as retention sees it, newest first in a list.
 struct Retained {
   AttemptId id;

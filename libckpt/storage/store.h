@@ -17,6 +17,7 @@
 #include "libckpt/base/digest.h"
 #include "libckpt/base/ids.h"
 #include "libckpt/base/status.h"
+#include "libckpt/storage/retention.h"
 
 namespace ckpt::storage {
 
@@ -126,6 +127,14 @@ class Store {
   virtual Result<CommitRecord> ReadCommit(const AttemptId& id) = 0;
   virtual Result<std::unique_ptr<FileReader>> OpenFile(const AttemptId& id,
                                                        const std::string& name) = 0;
+
+  // Removes what no rule keeps, as the newest epoch; safe beside writers, other removals and kills
+  // at any moment. Returns what was removed. Errors: kUnavailable while an epoch is being claimed,
+  // kAborted if one was claimed meanwhile: then everything is where it was.
+  virtual Result<std::vector<AttemptId>> Retain(const KeepRules& /*rules*/,
+                                                const IsWhole& /*is_whole*/) {
+    return FailedPrecondition(Describe() + " is no job's store: nothing is removed there");
+  }
 
   // For messages: "/data/ckpt/gpt".
   virtual std::string Describe() const = 0;

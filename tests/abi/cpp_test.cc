@@ -166,6 +166,36 @@ uint64_t ResidentBytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+// By options, and by the environment for what the options leave open; PINNED keeps its checkpoint.
+TEST_F(CppTest, OldCheckpointsGoAfterEachSave) {
+  std::vector<float> weights(1000, 1.0f);
+  setenv("CKPT_KEEP_EVERY", "4", 1);
+  options_.keep_last = 2;
+  {
+    ckpt::State state;
+    state.Tensor("weights", weights.data(), {weights.size()}, ckpt::Placement::kReplicated);
+    ckpt::Session session(options_);
+    session.Track(state);
+    for (int64_t step = 1; step <= 7; ++step) {
+      ckpt::Save save = session.BeginSave(step);
+      EXPECT_TRUE(save.Wait(ckpt::Level::kShared));
+      if (step == 2) std::ofstream(options_.store + "/s2.e1.a2/PINNED") << "the baseline";
+    }
+    session.Close();  // waits for what is being removed
+  }
+  unsetenv("CKPT_KEEP_EVERY");
+  std::vector<int64_t> steps;
+  for (int64_t step = 1; step <= 7; ++step) {
+    const std::string name = std::to_string(step) + ".e1.a" + std::to_string(step);
+    if (access((options_.store + "/s" + name + "/COMMIT").c_str(), F_OK) == 0)
+      steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{2, 4, 6, 7}));
+  options_.keep_last = 0;
+  options_.keep_hours = 24;  // without the newest n
+  EXPECT_THROW(ckpt::Session{options_}, ckpt::Error);
+}
+
 TEST_F(CppTest, SavesDoNotMakeTheProcessGrow) {
   std::vector<float> weights(4 << 20, 1.0f);  // 16 MiB
   ckpt::State state;

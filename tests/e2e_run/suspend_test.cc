@@ -35,6 +35,21 @@ TEST(Suspend, SigtermToCkptRunThenAgain) {
   ExpectSameTrajectory(job, 2, kArgs);
 }
 
+TEST(Suspend, OldCheckpointsGoAfterEachSaveAndTheJobGoesOnFromWhatIsLeft) {
+  Job job;
+  RunProcess run = job.Start({"--ranks", "2", "--save-every", "20", "--keep-last", "2"}, kArgs);
+  ASSERT_TRUE(run.WaitFor("removed s"));
+  ASSERT_TRUE(job.WaitForStep(1, 100));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_EQ(job.Durable().size(), 2u) << run.Output();
+
+  RunProcess again = job.Start({"--ranks", "2", "--keep-last", "2"}, kArgs);
+  EXPECT_EQ(again.Wait(), 0) << again.Output();
+  EXPECT_NE(again.Output().find("resuming from " + job.store()), std::string::npos);
+  ExpectSameTrajectory(job, 2, kArgs);
+}
+
 TEST(Suspend, SigtermToOneRankStopsAll) {
   Job job;
   RunProcess run = job.Start({"--ranks", "2"}, kArgs);

@@ -476,6 +476,8 @@ struct Options {
   std::optional<uint32_t> rank;          // none: RANK, else 0
   uint32_t world_size = 0;               // 0: WORLD_SIZE, else 1
   uint64_t save_every = 0;               // steps between the saves that Step makes; 0 none
+  // What is removed after a save has become durable; 0: CKPT_KEEP_LAST, …, else no such rule.
+  uint64_t keep_last = 0, keep_every = 0, keep_hours = 0;
   uint64_t signals = uint64_t{1} << 15;  // bit n: signal n asks for a stop; SIGTERM by default
   uint32_t copy_threads = 0;
   // For world_size > 1 without ckpt-run: gathers `n` bytes of every rank, in rank order; false is
@@ -634,6 +636,9 @@ class Session {
     raw.signals = options.signals;
     raw.save_every = options.save_every;
     raw.keep_copy_threads = options.copy_threads;
+    raw.keep_last = options.keep_last;
+    raw.keep_every = options.keep_every;
+    raw.keep_hours = options.keep_hours;
     raw.log = callbacks_->log ? &Callbacks::Log : nullptr;
     raw.log_ctx = callbacks_.get();
     internal::Check(ckpt_session_open(&raw, &handle_));
