@@ -51,32 +51,41 @@ Result<bool> Retention::IsWhole(const AttemptId& id) {
   return whole;
 }
 
-bool Retention::Enter(const AttemptId& id) {
-  MutexLock lock(mutex_);
-  whole_.insert(id);
-  if (removing_) return false;
-  removing_ = true;
-  return true;
+void Retention::AfterCommit(const AttemptId& id) {
+  if (!rules_) return;
+  {
+    MutexLock lock(mutex_);
+    whole_.insert(id);
+    again_ = true;
+    if (removing_) return;
+    removing_ = true;
+  }
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      removing_ = again_;
+      if (!again_) return;
+      again_ = false;
+    }
+    RemoveOnce();
+  }
 }
 
-void Retention::AfterCommit(const AttemptId& id) {
-  if (!rules_ || !Enter(id)) return;
+void Retention::RemoveOnce() {
   const auto retain = [&]() -> Result<std::vector<AttemptId>> {
     CKPT_FAULT("engine.retention.begin");
     return store_->Retain(*rules_, [this](const AttemptId& one) { return IsWhole(one); });
   };
   const Result<std::vector<AttemptId>> removed = retain();
-  if (removed.ok()) {
-    std::string names;
-    for (const AttemptId& one : *removed) names += (names.empty() ? "" : ", ") + one.ToString();
-    if (!names.empty()) LogInfo(store_->Describe() + ": removed " + names);
-  } else {
-    LogWarning(store_->Describe() + ": old checkpoints were not removed after " + id.ToString() +
-               ", the next save tries again: " + removed.status().message());
+  if (!removed.ok()) {
+    return LogWarning(store_->Describe() +
+                      ": old checkpoints were not removed, the next save tries again: " +
+                      removed.status().message());
   }
+  std::string names;
+  for (const AttemptId& one : *removed) names += (names.empty() ? "" : ", ") + one.ToString();
+  if (!names.empty()) LogInfo(store_->Describe() + ": removed " + names);
   MutexLock lock(mutex_);
-  removing_ = false;
-  if (!removed.ok()) return;
   for (const AttemptId& one : *removed) {
     whole_.erase(one);
     damaged_.erase(one);

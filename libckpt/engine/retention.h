@@ -30,19 +30,20 @@ class Retention {
 
   // It counts for no rule from here on.
   void FoundDamaged(const AttemptId& id);
-  // After the commit of `id`, which is whole. A second call while one removes returns at once: what
-  // it would remove, the next one does. Blocks: on disk.
+  // After the commit of `id`, which is whole. A second call while one removes returns at once: the
+  // first one goes on with what has come. Blocks: on disk.
   void AfterCommit(const AttemptId& id);
 
  private:
   Result<bool> IsWhole(const AttemptId& id);
-  bool Enter(const AttemptId& id);
+  void RemoveOnce();
 
   storage::Store* const store_;
   const std::optional<storage::KeepRules> rules_;
   Mutex mutex_;
   std::set<AttemptId> whole_ CKPT_GUARDED_BY(mutex_), damaged_ CKPT_GUARDED_BY(mutex_);
   bool removing_ CKPT_GUARDED_BY(mutex_) = false;
+  bool again_ CKPT_GUARDED_BY(mutex_) = false;  // asked for while one removes
 };
 
 }  // namespace ckpt::engine

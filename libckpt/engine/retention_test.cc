@@ -97,6 +97,22 @@ TEST_F(RetentionTest, WhatTheNewestRefersToStaysAndACheckpointWithoutItsOriginDo
   EXPECT_FALSE(*whole);
 }
 
+#if defined(CKPT_FAULTS)
+TEST_F(RetentionTest, ACommitWhileOneRemovesIsNotForgotten) {
+  Retention retention(store_.get(), storage::KeepRules{.last = 1});
+  for (const int64_t step : {10, 20}) Save(step, step);
+  {
+    FaultHook hook("store.prune.begin", [&] {  // what is to be removed is decided by now
+      Save(30, 30);
+      retention.AfterCommit(Id(30));
+    });
+    retention.AfterCommit(Id(20));
+    EXPECT_TRUE(hook.fired());
+  }
+  EXPECT_EQ(Visible(), (Steps{30}));
+}
+#endif
+
 TEST_F(RetentionTest, AFailureIsNoFailureOfTheSaveAndTheNextOneTriesAgain) {
 #if defined(CKPT_FAULTS)
   Retention retention(store_.get(), storage::KeepRules{.last = 1});

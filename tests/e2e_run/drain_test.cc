@@ -28,6 +28,7 @@ class Drain : public testing::Test {
     run.Signal(SIGTERM);
     if (fault.find("sleep") != std::string::npos) {
       ASSERT_TRUE(run.WaitFor("all ranks are gone"));
+      ASSERT_TRUE(run.WaitFor("fault point"));
       run.Signal(SIGKILL);
     }
     EXPECT_EQ(run.Wait(), 128 + SIGKILL) << run.Output();
