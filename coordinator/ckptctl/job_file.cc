@@ -1,5 +1,6 @@
 #include "coordinator/ckptctl/job_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
@@ -8,11 +9,13 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "libckpt/base/clock.h"
 #include "libckpt/base/ids.h"
 #include "libckpt/base/limits.h"
+#include "libckpt/format/json.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -211,7 +214,42 @@ Status CheckText(const std::string& path, const std::string& text) {
     return InvalidArgument(path + ":" + std::to_string(line) + ": a byte of value " +
                            std::to_string(byte) + ": this is no text, and so no job file");
   }
+  // Messages to ckptd hold UTF-8 only.
+  if (!format::IsUtf8(text)) {
+    return InvalidArgument(path + ": not UTF-8, and so no job file; save it as UTF-8");
+  }
   return OkStatus();
+}
+
+// Keeps where the latest document begins.
+class DocumentMark : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { mark_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+  const YAML::Mark& mark() const { return mark_; }
+
+ private:
+  YAML::Mark mark_;
+};
+
+// 0, 1, or 2 for more, and where the last of these begins. (YAML::LoadAll() never ends where the
+// parser finds another document without moving on: at a lone `,`.)
+int CountDocuments(const std::string& text, DocumentMark* last) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  int count = 0;
+  while (count < 2 && parser.HandleNextDocument(*last)) ++count;
+  return count;
 }
 
 }  // namespace
@@ -219,15 +257,15 @@ Status CheckText(const std::string& path, const std::string& text) {
 Status ParseJobFile(const std::string& path, const std::string& text, v1::JobSpec* spec) {
   CKPT_RETURN_IF_ERROR(CheckText(path, text));
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty()) return InvalidArgument(path + ":1: the file is empty");
-    const YAML::Node& root = documents.front();
+    DocumentMark last;
+    const int documents = CountDocuments(text, &last);
+    if (documents == 0) return InvalidArgument(path + ":1: the file is empty");
+    const YAML::Node root = YAML::Load(text);
     if (!root.IsMap()) {
       return InvalidArgument(At(path, root.Mark()) + "expected `key: value` lines");
     }
-    if (documents.size() > 1) {
-      return InvalidArgument(At(path, documents[1].Mark()) +
-                             "a second document begins: one job a file");
+    if (documents > 1) {
+      return InvalidArgument(At(path, last.mark()) + "a second document begins: one job a file");
     }
     std::set<std::string> seen;
     for (const auto& pair : root) {

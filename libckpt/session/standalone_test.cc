@@ -13,19 +13,10 @@
 #include "libckpt/device/host/host_device.h"
 #include "libckpt/session/session.h"
 #include "libckpt/storage/memory/memory_store.h"
+#include "libckpt/testing/sanitizer.h"
 
 namespace ckpt::session {
 namespace {
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool kThreadSanitizer = true;
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
 
 Deadline Soon() { return Deadline("the test", std::chrono::seconds(60)); }
 

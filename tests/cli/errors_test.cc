@@ -181,6 +181,9 @@ TEST_F(Errors, AFileThatIsNoJobFileIsRefusedQuickly) {
   binary += '\x01';
   EXPECT_EQ(File(binary),
             Two("DIR/job.yaml:2: a byte of value 1: this is no text, and so no job file"));
+  EXPECT_EQ(File(","), Two("DIR/job.yaml:1: expected `key: value` lines"));
+  EXPECT_EQ(File("name: \x82"),
+            Two("DIR/job.yaml: not UTF-8, and so no job file; save it as UTF-8"));
   EXPECT_EQ(File(std::string(500'000, '[')).substr(0, 25), "ckptctl: DIR/job.yaml:1: ");
   EXPECT_EQ(code_, 2);
   // Aliases: of lists of lists, and of one long word many times over.

@@ -18,7 +18,7 @@ jobs=${JOBS:-$(nproc)}
 
 packages=(build-essential cmake ninja-build ccache pkg-config git python3 python3-pytest python3-numpy python3-safetensors
   strace libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libgtest-dev libxxhash-dev libzstd-dev
-  libsqlite3-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libyaml-cpp-dev libgloo-dev libopenblas-dev iproute2 procps)
+  libsqlite3-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libyaml-cpp-dev libgloo-dev libopenblas-dev iproute2 procps liburing-dev)
 
 if [ ! -e "$root/.made" ]; then
   rm -rf "$root"
@@ -36,6 +36,7 @@ hold() { mkdir -p "${!#}"; mount "$@"; mounts=("${!#}" "${mounts[@]}"); }
 hold -t proc proc "$root/proc"
 hold -t sysfs sysfs "$root/sys"
 hold --bind /dev "$root/dev"
+hold --bind /dev/pts "$root/dev/pts"
 hold -t tmpfs tmpfs "$root/dev/shm"
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
 

@@ -54,7 +54,7 @@ void DriveLeader(std::string_view input) {
   leader->Step(now_ns, MemberJoined{0});
   leader->Step(now_ns, MemberJoined{1});
   uint32_t round = leader->view().round;
-  while (!in.rest().empty()) {
+  while (!in.failed() && !in.rest().empty()) {
     now_ns += 100'000'000;
     const auto from = in.Get<uint8_t>();
     const Result<Msg> msg = Decode(NextPart(&in));
@@ -88,7 +88,7 @@ void DriveMember(std::string_view input) {
   Member member(config, &pages);
   int64_t now_ns = kStartNs;
   member.Step(now_ns, LeaderBack{});
-  while (!in.rest().empty()) {
+  while (!in.failed() && !in.rest().empty()) {
     now_ns += 100'000'000;
     const auto what = in.Get<uint8_t>();
     const Result<Msg> msg = Decode(NextPart(&in));

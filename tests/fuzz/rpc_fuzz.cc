@@ -38,7 +38,7 @@ void Talk(std::string_view input) {
   core.Step({1, 1}, core::NodeConnected{node});
   ByteReader in(input);
   int64_t now_ns = 1;
-  while (!in.rest().empty() && now_ns < 64) {
+  while (!in.failed() && !in.rest().empty() && now_ns < 64) {
     const std::string_view part = in.GetRaw(std::min<size_t>(in.Get<uint16_t>(), in.rest().size()));
     v1::JobSpec spec;
     v1::AgentMsg message;

@@ -65,13 +65,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(region.memory.data(), region.good.data(), region.good.size());
   ByteReader in(fuzz::Text(data, size));
   size_t visible = region.memory.size();
-  while (!in.rest().empty()) {
+  while (!in.failed() && !in.rest().empty()) {
     const auto at = in.Get<uint32_t>();
     const std::string_view bytes =
         in.GetRaw(std::min<size_t>(in.Get<uint16_t>(), in.rest().size()));
     if (at == UINT32_MAX && !bytes.empty()) {  // the memory is shorter than it says
       visible = kPageBytes * (static_cast<uint8_t>(bytes[0]) + size_t{1});
-    } else if (at < region.good.size()) {
+    } else if (at < region.good.size() && !bytes.empty()) {
       std::memcpy(region.memory.data() + at, bytes.data(),
                   std::min(bytes.size(), region.good.size() - at));
     }
