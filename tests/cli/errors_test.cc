@@ -150,7 +150,7 @@ TEST_F(Errors, AJobFileIsRefusedWithItsLine) {
       {"env: {\"A=B\": c}\n", "2: env: \"A=B\" is no name of a variable"},
       {"env: {A: [c]}\n", "2: env: A: expected one value"},
       {"name: z\n", "2: name is given a second time"},
-      {"---\nname: z\n", "3: a second document begins: one job a file"},
+      {"---\nname: z\n", "2: a second document begins: one job a file"},
       {"[a, b]: c\n", "2: a key: expected one value"},
       {"<<: {ranks: 1}\n",
        "2: unknown key \"<<\"; known are class, command, env, max_price, min_runtime, name, "
