@@ -1,4 +1,6 @@
 // The rank's side of a cut and of the barriers of a stop (gang_session.h).
+#include <algorithm>
+
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/session/cut.h"
@@ -13,14 +15,19 @@ constexpr Nanos kBarrierGrace = std::chrono::seconds(30);
 constexpr Nanos kBarrierLook = std::chrono::milliseconds(50);
 
 // When a rank at the barriers gives up: by what the order line says now. The gang may have more
-// time, or less, than when the rank came there at `since_ns`.
-Deadline BarrierDeadline(const wire::ControlPage& page, const wire::Order& at_cut,
-                         int64_t since_ns) {
+// time, or less, than when the rank came there at `since_ns`. With ckpt-run gone since `lost_ns`
+// (0: it is there) nobody is left who would decide first.
+Deadline BarrierDeadline(const wire::ControlPage& page, const wire::Order& at_cut, int64_t since_ns,
+                         int64_t lost_ns) {
   const Result<wire::Order> now = wire::LoadOrder(page);
   const bool same = now.ok() && now->operation == at_cut.operation && now->round == at_cut.round;
   const int64_t deadline_ns = same ? now->deadline_boottime_ns : at_cut.deadline_boottime_ns;
-  const int64_t until_ns =
+  int64_t until_ns =
       deadline_ns == 0 ? since_ns + kBarrierMax.count() : deadline_ns + kBarrierGrace.count();
+  if (lost_ns != 0) {
+    const int64_t back_ns = lost_ns + kBarrierGrace.count();
+    until_ns = deadline_ns == 0 ? std::min(until_ns, back_ns) : std::min(deadline_ns, back_ns);
+  }
   return Deadline::At("the barriers of a stop", until_ns);
 }
 
@@ -103,7 +110,7 @@ Status GangSession::AtBarriers(const wire::Order& order, StepResult* out) {
   Told told = AwaitBarrier(order, 2, since_ns);
   if (told == Told::kBack) return GoBack(order);
   const Status down =
-      comms_->TakeDown(BarrierDeadline(*page(), order, since_ns)
+      comms_->TakeDown(BarrierDeadline(*page(), order, since_ns, lost_ns_.load())
                            .Min(Deadline("taking down communicators", kCommDownMax)));
   if (told == Told::kForward) return Leave(order, told, out);
   SetPhaseOf(wire::RankPhase::kCommsDown);
@@ -139,7 +146,7 @@ GangSession::Told GangSession::AwaitBarrier(const wire::Order& order, uint32_t b
   MutexLock lock(mutex_);
   for (;;) {
     if (const Told told = Heard(order, barrier); told != Told::kGoOn) return told;
-    const Deadline deadline = BarrierDeadline(*page(), order, since_ns);
+    const Deadline deadline = BarrierDeadline(*page(), order, since_ns, lost_ns_.load());
     if (deadline.Expired()) return Told::kForward;
     // Before it has voted, a rank without ckpt-run goes back by itself.
     const bool voted = page()->phase.load() != static_cast<uint32_t>(wire::RankPhase::kStaging);

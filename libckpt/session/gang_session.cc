@@ -227,6 +227,7 @@ void GangSession::OnSaveState(const wire::SaveState& state) {
 }
 
 void GangSession::OnLost() {
+  lost_ns_.store(BoottimeNs());
   std::vector<std::shared_ptr<Save>> open = UnendedSaves();
   for (const std::shared_ptr<Save>& save : open)
     save->Fail(Unavailable("ckpt-run went away while it was " +
@@ -250,6 +251,7 @@ Status GangSession::OnBack(const wire::Welcome& welcome, os::Memfd page) {
 
 // A new ckpt-run knows nothing of this rank yet.
 void GangSession::OnUp() {
+  lost_ns_.store(0);
   wire::Layout frame;
   int fd = -1;
   {

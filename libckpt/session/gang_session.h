@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -121,6 +122,8 @@ class GangSession : public Session {
   uint32_t sampled_boundary_ = 0;
   int64_t sampled_at_ns_ = 0;
   int unsent_signal_ = 0;
+
+  std::atomic<int64_t> lost_ns_{0};  // since when ckpt-run is out of reach; 0: it is not
 
   Mutex mutex_;
   CondVar told_;

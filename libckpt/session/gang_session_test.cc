@@ -510,6 +510,19 @@ TEST_F(GangSessionTest, DeathAfterTheVoteEndsTheRankAtTheDeadline) {
   EXPECT_EQ(peer_->region(1)->state(), engine::GenerationState::kSealed);  // the copy stays
 }
 
+// Nobody is left who would decide: it gives way when it was asked to, not long after that.
+TEST_F(GangSessionTest, DeathAfterTheVoteWithoutAnOutcomeEndsTheRankAtItsDeadline) {
+  Start();
+  Seal(2);
+  wire::Order order = *wire::LoadOrder(peer_->page());
+  order.deadline_boottime_ns = BoottimeNs() + 500'000'000;
+  peer_->StoreOrder(order);
+  peer_->Die();
+  ASSERT_TRUE(rank_->AwaitSteps(2));
+  EXPECT_EQ(rank_->result(2).kind, RequestKind::kStop);
+  EXPECT_GE(BoottimeNs(), order.deadline_boottime_ns);
+}
+
 TEST_F(GangSessionTest, DeathAfterTheVoteWithAStoredRollBackFreesTheRank) {
   Start();
   Seal(2);

@@ -46,7 +46,8 @@ class NoKeyValue : public comm::KeyValue {
   static Status Missing() {
     return Unimplemented(
         "there is no key-value channel between several ranks without ckpt-run; start them as "
-        "'ckpt-run --ranks N -- COMMAND'");
+        "'ckpt-run --ranks N -- COMMAND', or do not register this communicator: without ckpt-run "
+        "no stop takes it down and builds it again");
   }
 };
 

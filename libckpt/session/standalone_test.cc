@@ -710,7 +710,8 @@ TEST_F(SeveralRanksTest, HaveNoKeyValueChannel) {
     const auto comm = std::make_shared<SetWaitComm>();
     const Status status = session->RegisterCommunicator(comm);
     EXPECT_EQ(status.code(), Code::kUnimplemented);
-    EXPECT_NE(status.message().find("ckpt-run"), std::string::npos);
+    EXPECT_NE(status.message().find("start them as 'ckpt-run --ranks N"), std::string::npos);
+    EXPECT_NE(status.message().find("or do not register"), std::string::npos);
     ASSERT_STATUS_OK(session->Close(Soon()));
   });
 }

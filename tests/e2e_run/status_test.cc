@@ -127,7 +127,9 @@ TEST(Status, NotOnATerminalThatCannotDrawAndNotInAFile) {
     if (!file) job.PrintTo(terminal.fd());
     RunProcess run = job.Start({"--ranks", "1"}, {"60", "20", "64"});
     EXPECT_EQ(run.Wait(), 0);
-    if (!file) ASSERT_TRUE(terminal.WaitFor("ckpt-run: finished"));
+    if (!file) {
+      ASSERT_TRUE(terminal.WaitFor("ckpt-run: finished"));
+    }
     const std::string said = file ? run.Output() : terminal.Written();
     EXPECT_NE(said.find("ckpt-run: finished"), std::string::npos);
     EXPECT_EQ(said.find('\x1b'), std::string::npos) << said;

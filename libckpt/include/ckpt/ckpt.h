@@ -219,7 +219,7 @@ CKPT_API ckpt_error_t* ckpt_reader_blob(ckpt_reader_t* reader, const char* name,
 CKPT_API void ckpt_reader_close(ckpt_reader_t* reader);
 
 /* ---- communicators ----------------------------------------------------------------------------------------------------- */
-/* The gang's key-value channel, valid during `up` only. */
+/* The gang's key-value channel, valid during `up` only. Several ranks without ckpt-run have none: unimplemented. */
 typedef struct ckpt_kv_t ckpt_kv_t;
 CKPT_API ckpt_error_t* ckpt_kv_set(ckpt_kv_t* kv, const char* key, const void* value, size_t size);
 /* Copies at most *inout_size bytes; sets *inout_size to the size of the value. Blocks until some rank has set `key`. */
