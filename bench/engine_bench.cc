@@ -1,8 +1,6 @@
 // The engine against the machine's own speed: stall of a save and restore from staged memory
 // against a parallel memcpy, durable writing against write and fsync of the same bytes, and the
 // time to plan.
-//
-//   engine_bench [--mib N] [--rounds N] [--dir DIR]      DIR: where shards are written (".")
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include <thread>
 
 #include "bench/bench_report.h"
+#include "bench/bench_settings.h"
 #include "libckpt/base/rng.h"
 #include "libckpt/engine/engine.h"
 #include "libckpt/os/memfd.h"
@@ -20,25 +19,6 @@
 
 namespace ckpt::bench {
 namespace {
-
-struct Options {
-  uint64_t bytes = uint64_t{512} << 20;
-  int rounds = 7;
-  std::string dir = ".";
-};
-
-[[noreturn]] void Die(const std::string& what) {
-  std::fprintf(stderr, "engine_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-void Check(const Status& status) {
-  if (!status.ok()) Die(status.ToString());
-}
-template <typename T>
-T Get(Result<T> result) {
-  if (!result.ok()) Die(result.status().ToString());
-  return std::move(result).value();
-}
 
 // What a training state looks like: many small tensors, most bytes in large ones.
 class State {
@@ -105,7 +85,7 @@ double WriteAndSync(const std::string& path, const std::byte* from, uint64_t byt
 
 class EngineBench {
  public:
-  explicit EngineBench(const Options& options) : options_(options), state_(options.bytes) {
+  explicit EngineBench(const Settings& settings) : settings_(settings), state_(settings.bytes) {
     plan_ = Get(plan::MakePlan({state_.layout()}, {0}));
     memory_ = Get(os::Mapping::Anonymous(
         engine::StagingRegion::BytesNeeded(state_.layout(), plan_.ranks[0]), true));
@@ -113,7 +93,7 @@ class EngineBench {
   }
 
   void Run() {
-    store_dir_ = options_.dir + "/engine_bench.tmp." + std::to_string(getpid());
+    store_dir_ = settings_.dir + "/engine_bench.tmp." + std::to_string(getpid());
     std::filesystem::create_directories(store_dir_);
     store_ = storage::OpenFileStore(store_dir_ + "/job");
     job_ = Get(store_->OpenJob(JobId{}));
@@ -146,7 +126,7 @@ class EngineBench {
     Rounds first, rest;
     first.Add(CaptureOnce() * 1e3,
               ParallelMemcpy(copy_.data(), state_.data(), state_.bytes()) * 1e3);
-    for (int i = 0; i < options_.rounds; ++i) {
+    for (int i = 0; i < settings_.rounds; ++i) {
       const double limit = ParallelMemcpy(copy_.data(), state_.data(), state_.bytes());
       rest.Add(CaptureOnce() * 1e3, limit * 1e3);
     }
@@ -166,7 +146,7 @@ class EngineBench {
     Check(store_->Abort(Id()));
     auto reader = Get(engine::OpenStaged({*region_}));
     Rounds rounds;
-    for (int i = 0; i < options_.rounds; ++i) {
+    for (int i = 0; i < settings_.rounds; ++i) {
       const double limit = ParallelMemcpy(copy_.data(), state_.data(), state_.bytes());
       const double ours = Seconds([&] { Check(reader->Load(Rank(0), state_.tensors(), {})); });
       rounds.Add(GigabytesPer(ours), GigabytesPer(limit));
@@ -176,7 +156,7 @@ class EngineBench {
 
   void Durable() {
     Rounds rounds;
-    for (int i = 0; i < options_.rounds; ++i) {
+    for (int i = 0; i < settings_.rounds; ++i) {
       const double limit = WriteAndSync(store_dir_ + "/plain", state_.data(), state_.bytes());
       rounds.Add(GigabytesPer(WriteOnce()), GigabytesPer(limit));
       Check(store_->Abort(Id()));
@@ -189,7 +169,7 @@ class EngineBench {
     return static_cast<double>(state_.bytes()) * 1e-9 / seconds;
   }
 
-  const Options options_;
+  const Settings settings_;
   State state_;
   plan::GangPlan plan_;
   os::Mapping memory_, copy_;
@@ -227,32 +207,12 @@ void PlanBench(uint32_t world, uint32_t tensors) {
         Better::kLower, "s");
 }
 
-Options ParseOptions(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (i + 1 >= argc) Die(flag + " needs a value (--mib N, --rounds N, --dir DIR)");
-    const char* value = argv[++i];
-    if (flag == "--mib") {
-      options.bytes = std::strtoull(value, nullptr, 10) << 20;
-    } else if (flag == "--rounds") {
-      options.rounds = std::max(1, std::atoi(value));
-    } else if (flag == "--dir") {
-      options.dir = value;
-    } else {
-      Die("unknown flag " + flag + " (--mib N, --rounds N, --dir DIR)");
-    }
-  }
-  if (options.bytes < (uint64_t{1} << 20)) Die("--mib must be at least 1");
-  return options;
-}
-
 }  // namespace
 }  // namespace ckpt::bench
 
 int main(int argc, char** argv) {
-  const auto options = ckpt::bench::ParseOptions(argc, argv);
+  const auto settings = ckpt::bench::ParseSettings(argc, argv, 512, 1);
   ckpt::bench::PlanBench(64, 2000);
-  ckpt::bench::EngineBench(options).Run();
+  ckpt::bench::EngineBench(settings).Run();
   return 0;
 }

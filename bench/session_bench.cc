@@ -1,7 +1,5 @@
 // What a session costs the loop that it is a guest of: at rest, while it saves, while a save
 // drains.
-//
-//   session_bench [--mib N] [--rounds N] [--dir DIR]      DIR: where checkpoints are written (".")
 #include <unistd.h>
 
 #include <atomic>
@@ -14,17 +12,12 @@
 #include <thread>
 
 #include "bench/bench_report.h"
+#include "bench/bench_settings.h"
 
 namespace ckpt::bench {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Settings {
-  uint64_t bytes = uint64_t{512} << 20;
-  int rounds = 7;
-  fs::path dir = ".";
-};
 
 // One field of /proc/self/status, in its own unit.
 uint64_t Self(const std::string& field) {
@@ -78,7 +71,7 @@ class FixedWork {
 class SessionBench {
  public:
   SessionBench(const Settings& settings, uint64_t bytes)
-      : settings_(settings), words_(bytes / 8, 1), store_(settings.dir / Name()) {
+      : settings_(settings), words_(bytes / 8, 1), store_(fs::path(settings.dir) / Name()) {
     fs::create_directories(store_);
     state_.Tensor("w", words_.data(), {words_.size()});
   }
@@ -97,13 +90,32 @@ class SessionBench {
     session_->Step(step_);
   }
 
+  // The memory of both slots has been touched, as it is a while after the start.
+  void OpenAndSettle() {
+    const double wanted_mib = ResidentMib() + StagingMib();
+    Open();
+    const int64_t until_ns = BoottimeNs() + 60'000'000'000;
+    while (ResidentMib() < wanted_mib && BoottimeNs() < until_ns)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+
+  // Beside a plain copy by two threads into memory that is there.
+  void FirstStall(Rounds* rounds) {
+    std::vector<uint64_t> copy(words_.size(), 1);
+    OpenAndSettle();
+    ParallelCopy(&copy);
+    const double limit = Seconds([&] { ParallelCopy(&copy); });
+    rounds->Add(Seconds([&] { save_.emplace(session_->BeginSave(++step_)); }) * 1e3, limit * 1e3);
+    Forget();
+  }
+
   void AtRest() {
     const double before_mib = ResidentMib();
     const uint64_t before_threads = Self("Threads");
-    Open();
+    OpenAndSettle();
     for (int i = 0; i < 1000; ++i) session_->Step(++step_);
-    // Two slots, each with room for the values.
-    const double staging_mib = 2 * (static_cast<double>(words_.size() * 8) / (1 << 20) + 16);
+    const double staging_mib = StagingMib();
     Print("at_rest_threads", static_cast<double>(Self("Threads") - before_threads), 0, 0, 2,
           Better::kLower, "threads of the library");
     Print("at_rest_rss", std::max(0.0, ResidentMib() - before_mib - staging_mib), 0, 0, 20,
@@ -170,6 +182,17 @@ class SessionBench {
     return "session_bench.tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
   }
 
+  // Two slots.
+  double StagingMib() const { return 2 * static_cast<double>(words_.size() * 8) / (1 << 20); }
+
+  void ParallelCopy(std::vector<uint64_t>* to) {
+    const size_t half = words_.size() / 2;
+    std::thread other(
+        [&] { std::memcpy(to->data() + half, words_.data() + half, (words_.size() - half) * 8); });
+    std::memcpy(to->data(), words_.data(), half * 8);
+    other.join();
+  }
+
   // In place, by two threads.
   void Update() {
     const auto half = [this](size_t begin, size_t end) {
@@ -214,30 +237,6 @@ class SessionBench {
   int64_t step_ = 0;
 };
 
-[[noreturn]] void Die(const std::string& what) {
-  std::fprintf(stderr, "session_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-
-Settings ParseSettings(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (i + 1 >= argc) Die(flag + " needs a value (--mib N, --rounds N, --dir DIR)");
-    if (flag == "--mib") {
-      settings.bytes = std::strtoull(argv[i + 1], nullptr, 10) << 20;
-    } else if (flag == "--rounds") {
-      settings.rounds = std::max(1, std::atoi(argv[i + 1]));
-    } else if (flag == "--dir") {
-      settings.dir = argv[i + 1];
-    } else {
-      Die("unknown flag " + flag + " (--mib N, --rounds N, --dir DIR)");
-    }
-  }
-  if (settings.bytes < (uint64_t{1} << 20)) Die("--mib must be at least 1");
-  return settings;
-}
-
 }  // namespace
 }  // namespace ckpt::bench
 
@@ -245,7 +244,7 @@ int main(int argc, char** argv) {
   using namespace ckpt::bench;
   unsetenv("CKPT_RUN");
   unsetenv("CKPT_SAVE_EVERY");
-  const Settings settings = ParseSettings(argc, argv);
+  const Settings settings = ParseSettings(argc, argv, 512, 16);
   try {
     {
       SessionBench bench(settings, settings.bytes);
@@ -253,6 +252,11 @@ int main(int argc, char** argv) {
       bench.Overlap();
       bench.UpdateWhileDraining();
     }
+    Rounds first;
+    for (int i = 0; i < settings.rounds; ++i) {
+      SessionBench(settings, settings.bytes).FirstStall(&first);
+    }
+    Print("first_save_stall", first, 1.3, Better::kLower, "ms");
     SessionBench(settings, settings.bytes / 16).RssOverSaves(50);
     SessionBench slow(settings, settings.bytes / 2);
     slow.Open();

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "bench/bench_report.h"
+#include "bench/bench_settings.h"
 #include "libckpt/base/rng.h"
 #include "libckpt/codec/codec.h"
 #include "libckpt/engine/engine.h"
@@ -30,25 +31,6 @@
 
 namespace ckpt::bench {
 namespace {
-
-struct Options {
-  uint64_t bytes = uint64_t{1} << 30;
-  int rounds = 7;
-  std::string dir = ".";
-};
-
-[[noreturn]] void Die(const std::string& what) {
-  std::fprintf(stderr, "storage_bench: %s (%s)\n", what.c_str(), std::strerror(errno));
-  std::exit(1);
-}
-void Check(const Status& status) {
-  if (!status.ok()) Die(status.ToString());
-}
-template <typename T>
-T Get(Result<T> result) {
-  if (!result.ok()) Die(result.status().ToString());
-  return std::move(result).value();
-}
 
 // ---- the limits
 // ----------------------------------------------------------------------------------
@@ -257,8 +239,8 @@ class Job {
   engine::ShardReport report_;
 };
 
-void WriteAndRead(const Options& options, const std::string& dir) {
-  Job job(dir + "/job", options.bytes, uint64_t{16} << 20);
+void WriteAndRead(const Settings& settings, const std::string& dir) {
+  Job job(dir + "/job", settings.bytes, uint64_t{16} << 20);
   os::Mapping scratch = Get(os::Mapping::Anonymous(job.bytes(), true));
   std::memcpy(scratch.data(), job.data(), job.bytes());
   Disk disk(dir + "/plain", scratch.data(), job.bytes());
@@ -267,7 +249,7 @@ void WriteAndRead(const Options& options, const std::string& dir) {
   };
   const Loop write = disk.Best(true);
   Rounds writes;
-  for (int i = 0; i < options.rounds; ++i) {
+  for (int i = 0; i < settings.rounds; ++i) {
     const double limit = disk.Write(write);
     job.Stage();
     writes.Add(rate(job.Write()), rate(limit));
@@ -279,7 +261,7 @@ void WriteAndRead(const Options& options, const std::string& dir) {
   job.Write();
   job.Commit();
   Rounds reads;
-  for (int i = 0; i < options.rounds; ++i) {
+  for (int i = 0; i < settings.rounds; ++i) {
     const double limit = disk.Read(read);
     reads.Add(rate(job.Load()), rate(limit));
   }
@@ -287,8 +269,8 @@ void WriteAndRead(const Options& options, const std::string& dir) {
 }
 
 // A save after one byte of every hundredth chunk has changed.
-void OnePercent(const Options& options, const std::string& dir) {
-  Job job(dir + "/references", options.bytes, uint64_t{16} << 20);
+void OnePercent(const Settings& settings, const std::string& dir) {
+  Job job(dir + "/references", settings.bytes, uint64_t{16} << 20);
   engine::WriteOptions references;
   references.references = true;
   job.Stage();
@@ -356,36 +338,16 @@ void ManySmall(const std::string& dir) {
   Print("storage_100000_small_tensors", Median(rounds.values), 0, 0, 3.0, Better::kLower, "s");
 }
 
-Options ParseOptions(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (i + 1 >= argc) Die(flag + " needs a value (--mib N, --rounds N, --dir DIR)");
-    const char* value = argv[++i];
-    if (flag == "--mib") {
-      options.bytes = std::strtoull(value, nullptr, 10) << 20;
-    } else if (flag == "--rounds") {
-      options.rounds = std::max(1, std::atoi(value));
-    } else if (flag == "--dir") {
-      options.dir = value;
-    } else {
-      Die("unknown flag " + flag + " (--mib N, --rounds N, --dir DIR)");
-    }
-  }
-  if (options.bytes < (uint64_t{32} << 20)) Die("--mib must be at least 32");
-  return options;
-}
-
 }  // namespace
 }  // namespace ckpt::bench
 
 int main(int argc, char** argv) {
   using namespace ckpt::bench;
-  const Options options = ParseOptions(argc, argv);
-  const std::string dir = options.dir + "/storage_bench.tmp." + std::to_string(getpid());
+  const Settings settings = ParseSettings(argc, argv, 1024, 32);
+  const std::string dir = settings.dir + "/storage_bench.tmp." + std::to_string(getpid());
   std::filesystem::create_directories(dir);
-  WriteAndRead(options, dir);
-  OnePercent(options, dir);
+  WriteAndRead(settings, dir);
+  OnePercent(settings, dir);
   Compression();
   ManySmall(dir);
   std::filesystem::remove_all(dir);

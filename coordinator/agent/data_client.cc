@@ -13,6 +13,7 @@ namespace {
 constexpr auto kConnectTime = std::chrono::seconds(10);
 constexpr auto kAnswerTime = std::chrono::seconds(30);
 constexpr uint64_t kUnitBytes = 16 * kDataChunkBytes;  // what one request asks for
+constexpr uint64_t kHeadBytes = kDataChunkBytes;       // comes first, and tells what else is needed
 constexpr size_t kConnectionsMax = 16;
 constexpr size_t kPieceBytes = 256 * 1024;  // received, hashed and stored while the cache has it
 
@@ -55,6 +56,11 @@ struct Unit {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
+uint64_t BytesOf(const std::vector<Unit>& units) {
+  uint64_t bytes = 0;
+  for (const Unit& unit : units) bytes += unit.bytes;
+  return bytes;
+}
 
 // What the streams share.
 class Work {
@@ -116,12 +122,29 @@ Result<std::vector<Target>> MakeTargets(FetchPlan* plan, FetchProgress* progress
   return targets;
 }
 
+// What a copy needs of the region that begins with this head. All of it if the head does not tell.
+std::vector<engine::RegionPart> PartsOf(const Target& target) {
+  const engine::RegionPart all{0, target.memory.bytes()};
+  const Result<os::Mapping> mapping = target.memory.Map();
+  if (!mapping.ok()) return {all};
+  const Result<engine::StagingRegion> region = engine::StagingRegion::Open(mapping->bytes());
+  return region.ok() ? region->UsedParts() : std::vector<engine::RegionPart>{all};
+}
+
+// Whole chunks, those of the head left out.
 std::vector<Unit> MakeUnits(const std::vector<Target>& targets) {
   std::vector<Unit> units;
   for (size_t i = 0; i < targets.size(); ++i) {
-    const uint64_t size = targets[i].memory.bytes();
-    for (uint64_t offset = 0; offset < size; offset += kUnitBytes) {
-      units.push_back({i, offset, std::min(kUnitBytes, size - offset)});
+    uint64_t at = kHeadBytes;
+    for (const engine::RegionPart& part : PartsOf(targets[i])) {
+      at = std::max(at, part.offset / kDataChunkBytes * kDataChunkBytes);
+      const uint64_t end =
+          std::min(targets[i].memory.bytes(), AlignUp(part.offset + part.bytes, kDataChunkBytes));
+      while (at < end) {
+        const uint64_t bytes = std::min(kUnitBytes, end - at);
+        units.push_back({i, at, bytes});
+        at += bytes;
+      }
     }
   }
   return units;
@@ -176,6 +199,17 @@ void RunStream(const FetchPlan& plan, const std::vector<Target>& targets, Work* 
   }
 }
 
+// The head of each region.
+Status FetchHeads(const FetchPlan& plan, const std::vector<Target>& targets,
+                  FetchProgress* progress) {
+  CKPT_ASSIGN_OR_RETURN(Connection connection, Connection::Open(plan));
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const Unit head{i, 0, std::min(kHeadBytes, targets[i].memory.bytes())};
+    CKPT_RETURN_IF_ERROR(FetchUnit(&connection, plan, targets[i], head, progress));
+  }
+  return OkStatus();
+}
+
 // What arrived must be what it was asked for: a whole generation of that rank.
 Result<std::vector<HeldRegion>> CheckTargets(const FetchPlan& plan, std::vector<Target> targets) {
   std::vector<HeldRegion> regions;
@@ -197,7 +231,10 @@ Result<std::vector<HeldRegion>> FetchGeneration(const FetchPlan& asked, FetchPro
   FetchPlan plan = asked;
   if (plan.ranks.empty()) return InvalidArgument("fetching job " + plan.job + ": no ranks");
   CKPT_ASSIGN_OR_RETURN(std::vector<Target> targets, MakeTargets(&plan, progress));
+  const std::string what = "fetching job " + plan.job + " from " + plan.from;
+  CKPT_RETURN_IF_ERROR(FetchHeads(plan, targets, progress).Annotate(what));
   std::vector<Unit> units = MakeUnits(targets);
+  progress->bytes_total = progress->bytes_done + BytesOf(units);
   const size_t stream_count =
       std::min({units.size(), kConnectionsMax, std::max<size_t>(plan.connection_count, 1)});
   Work work(std::move(units));
@@ -208,7 +245,7 @@ Result<std::vector<HeldRegion>> FetchGeneration(const FetchPlan& asked, FetchPro
                            [&] { RunStream(plan, targets, &work, progress); });
     }
   }  // joined
-  CKPT_RETURN_IF_ERROR(work.status().Annotate("fetching job " + plan.job + " from " + plan.from));
+  CKPT_RETURN_IF_ERROR(work.status().Annotate(what));
   return CheckTargets(plan, std::move(targets));
 }
 

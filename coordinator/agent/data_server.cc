@@ -142,15 +142,13 @@ Status DataServer::SendChunks(int fd, const DataRequest& request, const HeldCopi
   for (uint64_t offset = request.offset; offset < end; offset += kDataChunkBytes) {
     const uint64_t bytes = std::min(kDataChunkBytes, end - offset);
     ByteSpan chunk = ByteSpan(mapping.bytes()).subspan(offset, bytes);
-    const bool changes = offset < whole.info.data_offset;
-    if (changes) {
+    if (offset < whole.info.data_offset) {
       CopyStable(chunk, &copy);
       chunk = copy;
     }
     const Digest digest = DataChunkDigest(offset, chunk);
     CKPT_RETURN_IF_ERROR(os::SendAll(fd, std::as_bytes(std::span(digest.bytes)), deadline));
-    CKPT_RETURN_IF_ERROR(changes ? os::SendAll(fd, chunk, deadline)
-                                 : os::SendFileAll(fd, whole.memory.fd(), offset, bytes, deadline));
+    CKPT_RETURN_IF_ERROR(os::SendAll(fd, chunk, deadline));
   }
   return OkStatus();
 }

@@ -1,8 +1,10 @@
 // Serves the generations that this node holds to other agents, over TCP.
 //
-// A chunk of the data part goes out by sendfile, straight from the memfd: it cannot change once the
-// generation is sealed. The part before it (header, digests) still changes while the shard is being
-// written, so its chunks are copied, until two copies in a row are equal, and sent from the copy.
+// A chunk of the data part goes out straight from the memfd: it cannot change once the generation
+// is sealed. Not by sendfile: its digest has just brought it into the cache, where a copy costs
+// less than page by page at the receiver. The part before it (header, digests) still changes while
+// the shard is being written, so its chunks are copied, until two copies in a row are equal, and
+// sent from the copy.
 //
 // I1  Nothing is told or sent before the token has been seen.
 // I2  At most kConnectionsMax connections are served; others wait to be accepted.

@@ -1,6 +1,7 @@
 // The data connection: from one holder to another, whole or not at all.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -54,7 +55,6 @@ TEST_F(DataTest, ArrivesBitForBit) {
   Result<std::vector<HeldRegion>> regions = FetchGeneration(Plan(), &progress_);
   ASSERT_TRUE(regions.ok()) << regions.status().ToString();
   ASSERT_EQ(regions->size(), 3u);
-  uint64_t total = 0;
   for (const HeldRegion& region : *regions) {
     EXPECT_TRUE(region.fetched);
     EXPECT_EQ(region.key.epoch, 3u);
@@ -63,10 +63,22 @@ TEST_F(DataTest, ArrivesBitForBit) {
     EXPECT_NE(region.memory.inode(), source.memory.inode());
     const os::Mapping a = region.memory.Map().value(), b = source.memory.Map().value();
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size()), 0);
-    total += region.memory.bytes();
   }
-  EXPECT_EQ(progress_.bytes_done, total);
-  EXPECT_EQ(progress_.bytes_total, total);
+  EXPECT_EQ(progress_.bytes_done, progress_.bytes_total);
+}
+
+TEST_F(DataTest, TheEmptyRoomForValuesIsNotSent) {
+  FetchPlan plan = Plan();
+  plan.ranks = {0};
+  Result<std::vector<HeldRegion>> regions = FetchGeneration(plan, &progress_);
+  ASSERT_TRUE(regions.ok()) << regions.status().ToString();
+  const os::Memfd& memory = regions->front().memory;
+  constexpr uint64_t kNeeded = kTensorBytes + (uint64_t{4} << 20) * 3;  // by whole chunks
+  EXPECT_GE(memory.bytes(), kTensorBytes + kValueBytesMax);
+  EXPECT_LE(progress_.bytes_done, kNeeded);
+  struct stat st;
+  ASSERT_EQ(fstat(memory.fd(), &st), 0);
+  EXPECT_LE(static_cast<uint64_t>(st.st_blocks) * 512, kNeeded);
 }
 
 TEST_F(DataTest, AttemptZeroIsTheNewestAndOneForAll) {

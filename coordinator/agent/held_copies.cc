@@ -1,11 +1,19 @@
 #include "coordinator/agent/held_copies.h"
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <set>
 
 namespace ckpt::agent {
 
 using engine::GenerationState;
+
+namespace {
+
+constexpr size_t kDropsMax = 64;  // waiting; beyond that the caller frees
+
+}  // namespace
 
 bool RegionInfo::Whole() const {
   return state == GenerationState::kSealed || state == GenerationState::kGangComplete ||
@@ -34,6 +42,8 @@ Result<RegionInfo> InspectRegion(const os::Memfd& memory) {
   return info;
 }
 
+HeldCopies::HeldCopies() : freer_("ckpt-free", 1, kDropsMax) {}
+
 void HeldCopies::Put(HeldRegion region) {
   MutexLock lock(mutex_);
   for (HeldRegion& held : regions_) {
@@ -52,13 +62,17 @@ void HeldCopies::Drop(const HeldKey& key) {
 
 uint64_t HeldCopies::DropEpoch(const std::string& job, uint64_t epoch) {
   const uint64_t before = UsedBytes();
+  const auto dropped = std::make_shared<std::vector<HeldRegion>>();
   {
     MutexLock lock(mutex_);
-    std::erase_if(regions_, [&](const HeldRegion& held) {
-      return held.key.job == job && held.key.epoch == epoch;
-    });
+    const auto first = std::stable_partition(
+        regions_.begin(), regions_.end(),
+        [&](const HeldRegion& held) { return held.key.job != job || held.key.epoch != epoch; });
+    std::move(first, regions_.end(), std::back_inserter(*dropped));
+    regions_.erase(first, regions_.end());
   }
   const uint64_t after = UsedBytes();
+  freer_.TrySubmit([dropped] { dropped->clear(); }).IgnoreError();  // else here and now
   return before > after ? before - after : 0;
 }
 

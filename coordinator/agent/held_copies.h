@@ -18,6 +18,7 @@
 #include "libckpt/base/status.h"
 #include "libckpt/engine/staging.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/os/thread.h"
 
 namespace ckpt::agent {
 
@@ -54,10 +55,12 @@ struct HeldRegion {
 
 class HeldCopies {
  public:
+  HeldCopies();
   // Replaces the region of the same key.
   void Put(HeldRegion region);
   void Drop(const HeldKey& key);
-  // Everything that launch `epoch` of `job` brought; how many bytes are no longer held.
+  // Everything that launch `epoch` of `job` brought; how many bytes are no longer held. They are
+  // given back to the system on a thread of its own: gigabytes take a while.
   uint64_t DropEpoch(const std::string& job, uint64_t epoch);
 
   // Distinct memory, all jobs (I1).
@@ -80,6 +83,7 @@ class HeldCopies {
 
   mutable Mutex mutex_;
   std::vector<HeldRegion> regions_ CKPT_GUARDED_BY(mutex_);
+  os::WorkerPool freer_;
 };
 
 }  // namespace ckpt::agent

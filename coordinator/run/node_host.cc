@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "libckpt/base/log.h"
 
@@ -172,14 +173,23 @@ void NodeHost::GiveUpCopies() {
                       state == engine::GenerationState::kGangComplete);
   };
   const size_t before = launches_.size() + held_.size();
+  std::vector<SlotPtr> dropped;
   for (auto it = launches_.begin(); it->second.get() != &now;) {
     const std::vector<SlotPtr> slots = it->second->slots();
     const bool keep = it->second->draining() || std::any_of(slots.begin(), slots.end(), needed);
+    if (!keep) dropped.insert(dropped.end(), slots.begin(), slots.end());
     it = keep ? std::next(it) : launches_.erase(it);
   }
-  std::erase_if(held_, [&](const SlotPtr& slot) { return !needed(slot); });
+  const auto given_up = std::stable_partition(held_.begin(), held_.end(), needed);
+  std::move(given_up, held_.end(), std::back_inserter(dropped));
+  held_.erase(given_up, held_.end());
   if (launches_.size() + held_.size() == before) return;
   now.ForgetOlder();
+  // Gigabytes take a while to give back: off the loop, and before slots are made from the same
+  // budget there.
+  const Status queued =
+      services_->prep->TrySubmit([slots = std::move(dropped)]() mutable { slots.clear(); });
+  if (!queued.ok()) LogDebug("memory is given back here and now: " + queued.message());
   now.RetryStaging();
 }
 

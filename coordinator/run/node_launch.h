@@ -161,7 +161,7 @@ class NodeLaunch {
   void SendLayouts();
   void OnPlan(const PlanMsg& m);
   void MakeSlots();
-  void OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const Status& status);
+  void OnSlots(uint64_t plan_number, SlotSet set, const Status& status);
   void ShareSlots();
   Status SendSlots(uint32_t rank);
   void SetStagingError(const Status& why);
@@ -206,7 +206,7 @@ class NodeLaunch {
   std::vector<format::RankLayout> plan_layouts_;  // those that the plans are of
   std::vector<SlotSet> slots_;                    // by slot index; empty until they are made
   std::vector<SlotSet> retired_;  // of older layouts, for as long as their generation is needed
-  bool making_slots_ = false;
+  bool making_slots_ = false, make_again_ = false;
   Status staging_error_;
   std::map<uint32_t, AttemptId> writing_;      // by attempt
   std::map<uint32_t, wire::SaveState> saves_;  // newest state by attempt

@@ -1,5 +1,6 @@
 // Plan, staging slots and generations of a launch.
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/run/node_launch.h"
 #include "libckpt/base/clock.h"
@@ -94,46 +95,46 @@ void NodeLaunch::DropRetired() {
   if (retired_.size() != before) RetryStaging();
 }
 
-// Two slots where the budget allows, else one; laid out on a worker thread.
+// Two slots where the budget allows, else one; laid out on a worker thread. The first is handed out
+// while the second is made: with it the gang can save and stop.
 void NodeLaunch::MakeSlots() {
-  if (making_slots_) return;
+  if (making_slots_) {
+    make_again_ = true;  // memory was given up meanwhile
+    return;
+  }
   making_slots_ = true;
   std::vector<engine::StagingIdentity> identities;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     identities.push_back({config_.job_id, Rank(RankAt(i)), config_.world, plan_hash_});
   }
   const auto work = [this, alive = alive_, loop = services_->loop, budget = services_->budget,
-                     number = plan_number_, have = static_cast<uint32_t>(slots_.size()),
+                     number = plan_number_, slot = static_cast<uint32_t>(slots_.size()),
                      identities = std::move(identities), layouts = plan_layouts_, plans = plans_] {
-    std::vector<SlotSet> sets;
+    SlotSet set;
     Status status;
-    for (uint32_t slot = have; slot < kStagingSlotsMax && status.ok(); ++slot) {
-      SlotSet set;
-      for (size_t i = 0; i < layouts.size() && status.ok(); ++i) {
-        Result<SlotPtr> made =
-            StagingSlot::Create(budget, identities[i], slot, layouts[i], plans[i]);
-        status =
-            Status(made.status()).Annotate("rank " + std::to_string(identities[i].rank.value()));
-        if (made.ok()) set.push_back(std::move(made).value());
-      }
-      if (status.ok()) sets.push_back(std::move(set));
+    for (size_t i = 0; i < layouts.size() && status.ok(); ++i) {
+      Result<SlotPtr> made = StagingSlot::Create(budget, identities[i], slot, layouts[i], plans[i]);
+      status = Status(made.status()).Annotate("rank " + std::to_string(identities[i].rank.value()));
+      if (made.ok()) set.push_back(std::move(made).value());
     }
-    loop->Post([this, alive, number, sets = std::move(sets), status] {
-      if (*alive) OnSlots(number, sets, status);
+    if (!status.ok()) set.clear();
+    loop->Post([this, alive, number, set = std::move(set), status] {
+      if (*alive) OnSlots(number, set, status);
     });
   };
   const Status queued = services_->prep->TrySubmit(work);
   if (!queued.ok()) OnSlots(plan_number_, {}, queued);
 }
 
-void NodeLaunch::OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const Status& status) {
+void NodeLaunch::OnSlots(uint64_t plan_number, SlotSet set, const Status& status) {
   making_slots_ = false;
   if (released_) return;
   if (plan_number != plan_number_) {  // the state was tracked anew meanwhile
-    sets.clear();
+    set.clear();
     return MakeSlots();
   }
-  for (SlotSet& set : sets) slots_.push_back(std::move(set));
+  if (std::exchange(make_again_, false) && !status.ok()) return MakeSlots();
+  if (!set.empty()) slots_.push_back(std::move(set));
   if (slots_.empty()) {
     uint64_t needed = 0;
     for (size_t i = 0; i < ranks_.size(); ++i) needed += SlotBytes(plan_layouts_[i], plans_[i]);
@@ -142,10 +143,12 @@ void NodeLaunch::OnSlots(uint64_t plan_number, std::vector<SlotSet> sets, const 
         std::to_string(ranks_.size()) + " ranks takes " + FormatBytes(needed) + " (" +
         std::to_string(needed) + " bytes): " + status.message()));
   }
+  if (!status.ok()) return;  // for one slot only: a save waits for the one before it
   CKPT_PASS("run.node.slots");
   staging_error_ = OkStatus();
   host_.slots_made(slots());
   ShareSlots();
+  if (slots_.size() < kStagingSlotsMax) MakeSlots();
 }
 
 // To all ranks; only then may the gang count on them. Without a descriptor to send it is tried

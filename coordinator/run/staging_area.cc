@@ -42,8 +42,12 @@ Status RoomFor(uint64_t bytes) {
   return ResourceExhausted(FormatBytes(bytes) + " more are wanted, but only " + Left(*room));
 }
 
-Status Reserve(os::Memfd* memfd) {
-  Status reserved = memfd->Reserve();
+Status Reserve(os::Memfd* memfd, const format::RankLayout& layout, const plan::RankPlan& plan) {
+  CKPT_ASSIGN_OR_RETURN(const auto parts, engine::StagingRegion::FilledParts(layout, plan));
+  Status reserved;
+  for (size_t i = 0; i < parts.size() && reserved.ok(); ++i) {
+    reserved = memfd->Reserve(parts[i].offset, parts[i].bytes);
+  }
   const Result<os::MemoryRoom> room = os::AvailableMemory();
   if (reserved.ok() || !room.ok()) return reserved;
   return Status(reserved.code(), reserved.message() + "; " + Left(*room));
@@ -64,8 +68,8 @@ Result<SlotPtr> StagingSlot::Create(std::shared_ptr<StagingBudget> budget,
       "ckpt-stage-r" + std::to_string(identity.rank.value()) + "-" + std::to_string(slot);
   auto made = [&]() -> Result<SlotPtr> {
     CKPT_ASSIGN_OR_RETURN(os::Memfd memfd, os::Memfd::Create(name, bytes));
-    CKPT_RETURN_IF_ERROR(Reserve(&memfd));
-    CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, memfd.Map({.populate = true}));
+    CKPT_RETURN_IF_ERROR(Reserve(&memfd, layout, plan));
+    CKPT_ASSIGN_OR_RETURN(os::Mapping mapping, memfd.Map());
     CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
                           engine::StagingRegion::Format(mapping.bytes(), identity, layout, plan));
     return SlotPtr(new StagingSlot(std::move(memfd), std::move(mapping), std::move(region), slot));

@@ -1,5 +1,5 @@
-// The staging memory of the ranks of one node: memfds that are sized, populated and laid out by
-// ckpt-run, filled by the ranks, read by writers, held for whoever resumes.
+// The staging memory of the ranks of one node: memfds that are sized, allocated and laid out by
+// ckpt-run, touched beforehand and filled by the ranks, read by writers, held for whoever resumes.
 //
 // I1  All slots of a set are there or none: a generation is gang-wide.
 // I2  The budget counts every byte that is held, from its allocation to its release, by whichever
@@ -38,7 +38,8 @@ class StagingBudget {
 // One rank's memory for one generation.
 class StagingSlot {
  public:
-  // Formats fresh memory, all pages allocated and mapped. Blocks: on memory. Errors: the budget's,
+  // Formats fresh memory; what a generation fills is allocated, and zeroed by whoever touches it
+  // first: the rank, behind its loop. Blocks: on memory. Errors: the budget's,
   // kResourceExhausted from the system.
   static Result<std::shared_ptr<StagingSlot>> Create(std::shared_ptr<StagingBudget> budget,
                                                      const engine::StagingIdentity& identity,

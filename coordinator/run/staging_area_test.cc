@@ -1,13 +1,15 @@
 #include "coordinator/run/staging_area.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "libckpt/base/limits.h"
 #include "libckpt/plan/plan.h"
 
 namespace ckpt::run {
 namespace {
 
-TEST(StagingSlot, IsAdoptedForItsOwnJobOnly) {
+TEST(StagingSlot, TakesWhatItNeedsAndIsAdoptedForItsOwnJobOnly) {
   format::RankLayout layout;
   layout.rank = Rank(0);
   format::TensorMeta tensor;
@@ -27,6 +29,10 @@ TEST(StagingSlot, IsAdoptedForItsOwnJobOnly) {
     EXPECT_TRUE(memfd.ok());
     return StagingSlot::Adopt(std::move(*memfd).TakeFd(), (*slot)->bytes(), 0, expected).status();
   };
+  struct stat st;
+  ASSERT_EQ(fstat((*slot)->memfd().fd(), &st), 0);
+  EXPECT_GT((*slot)->bytes(), kValueBytesMax);
+  EXPECT_LT(static_cast<uint64_t>(st.st_blocks) * 512, kValueBytesMax) << "room, but no memory";
   EXPECT_TRUE(adopt(job).ok()) << adopt(job).ToString();
   EXPECT_TRUE(adopt(JobId()).ok()) << "a job whose id is not known yet";
   EXPECT_EQ(adopt(JobId::Random()).code(), Code::kFailedPrecondition);

@@ -293,7 +293,9 @@ class CaptureRun final : public SharedCapture {
     for (const StreamUse& use : StreamsOf(*tensors_, /*on_host=*/true)) {
       CKPT_RETURN_IF_ERROR(AwaitStream(use, deadline).Annotate("waiting for the caller's stream"));
     }
-    const uint64_t used = std::min<uint64_t>(CopyThreads(threads), blocks_.size());
+    // At a fence most often nothing is left, and no thread is worth its start.
+    const uint64_t left = blocks_.size() - std::min<uint64_t>(next_.load(), blocks_.size());
+    const uint64_t used = std::min<uint64_t>(CopyThreads(threads), left);
     return ParallelFor(used, static_cast<uint32_t>(used), [&](uint64_t, uint32_t) -> Status {
       for (uint64_t i; (i = next_.fetch_add(1)) < blocks_.size();) {
         Status status = CopyHostBlock(blocks_[i], host_jobs_, region_, &progress_, deadline);

@@ -1,5 +1,6 @@
 #include "libckpt/engine/staging.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "libckpt/base/clock.h"
@@ -121,6 +122,13 @@ Result<uint64_t> CountChunks(const format::RankLayout& layout, const plan::RankP
   return static_cast<uint64_t>(shard.chunks.size());
 }
 
+// All but the room for values beyond the first `values_bytes`.
+std::vector<RegionPart> PartsAround(uint64_t values_offset, uint64_t values_bytes,
+                                    uint64_t digests_offset, uint64_t total) {
+  const uint64_t used = AlignUp(std::clamp<uint64_t>(values_bytes, 1, kValuesCapacity), kPageBytes);
+  return {{0, values_offset + used}, {digests_offset, total - digests_offset}};
+}
+
 Digest BodyDigest(std::string_view layout, std::string_view plan) {
   DigestStream stream;
   stream.Update(AsBytes(layout));
@@ -172,6 +180,15 @@ uint64_t StagingRegion::BytesNeeded(const format::RankLayout& layout, const plan
   const auto offsets =
       ComputeOffsets(layout, plan, layout.Encode().size(), plan.Encode().size(), chunks.value());
   return offsets.ok() ? offsets.value().total : UINT64_MAX;
+}
+
+Result<std::vector<RegionPart>> StagingRegion::FilledParts(const format::RankLayout& layout,
+                                                           const plan::RankPlan& plan) {
+  CKPT_RETURN_IF_ERROR(StageBytes(layout, plan, kStageBytesMax).status());
+  CKPT_ASSIGN_OR_RETURN(const uint64_t chunks, CountChunks(layout, plan));
+  CKPT_ASSIGN_OR_RETURN(const Offsets offsets, ComputeOffsets(layout, plan, layout.Encode().size(),
+                                                              plan.Encode().size(), chunks));
+  return PartsAround(offsets.values, 0, offsets.digests, offsets.total);
 }
 
 Result<StagingRegion> StagingRegion::Format(MutableByteSpan memory, const StagingIdentity& identity,
@@ -334,6 +351,11 @@ Result<format::RankValues> StagingRegion::Values() const {
   if (bytes > kValuesCapacity) return Misfit("values of " + std::to_string(bytes) + " bytes");
   if (bytes == 0) return format::RankValues{};
   return format::RankValues::Decode(std::string(AsText(memory_.subspan(values_offset_, bytes))));
+}
+
+std::vector<RegionPart> StagingRegion::UsedParts() const {
+  return PartsAround(values_offset_, ChangingOf(memory_)->values_bytes, digests_offset_,
+                     memory_.size());
 }
 
 uint64_t StagingRegion::chunk_count() const { return chunk_count_; }

@@ -3,8 +3,11 @@
 // with it: layout, pieces, values, digests. Any process that holds the descriptor can write the
 // shard or restore from it.
 //
-//   header (4 KiB) │ layout │ plan │ values (fixed capacity) │ chunk digests │ data: pieces in plan
+//   header (4 KiB) │ layout │ plan │ room for values │ chunk digests │ data: pieces in plan
 //   order, 64-byte aligned
+//
+// The room for values is as large as values may be, and most often nearly all of it stays empty:
+// it takes addresses, but no memory, and is not sent to other nodes (UsedParts).
 //
 // I1  Format() fixes all offsets; a generation changes only state, ids, values, digests and data.
 // I2  Open() trusts nothing: every offset is checked against the size of the mapping, layout and
@@ -50,10 +53,18 @@ struct GenerationInfo {
   bool full = false;  // all pieces of the plan (a suspend), else only those this rank writes
 };
 
+// Of a region's memory.
+struct RegionPart {
+  uint64_t offset = 0, bytes = 0;
+};
+
 class StagingRegion {
  public:
   // Bytes a region for this layout and plan takes, values included.
   static uint64_t BytesNeeded(const format::RankLayout& layout, const plan::RankPlan& plan);
+  // What of it every generation fills: worth allocating beforehand. Rising, whole pages.
+  static Result<std::vector<RegionPart>> FilledParts(const format::RankLayout& layout,
+                                                     const plan::RankPlan& plan);
   // Lays the region out over `memory` (page-aligned, ≥ BytesNeeded, zeroed or not). State: FREE.
   static Result<StagingRegion> Format(MutableByteSpan memory, const StagingIdentity& identity,
                                       const format::RankLayout& layout, const plan::RankPlan& plan);
@@ -88,6 +99,8 @@ class StagingRegion {
   void set_chunk_digest(uint64_t chunk, const Digest& digest);
 
   uint64_t memory_bytes() const { return memory_.size(); }
+  // What the generation in it uses, all that a copy of it needs. Rising, whole pages.
+  std::vector<RegionPart> UsedParts() const;
 
  private:
   StagingRegion() = default;

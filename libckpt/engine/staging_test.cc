@@ -67,6 +67,36 @@ TEST_F(Staging, AnotherHolderSeesTheSame) {
   }
 }
 
+TEST_F(Staging, ItsUsedPartsAreAllThatACopyNeeds) {
+  ASSERT_CKPT_OK(gang_.Stage(store_.Id(3), true));
+  std::vector<std::unique_ptr<testing::Pages>> copies;
+  std::vector<StagingRegion> node;
+  for (uint32_t r = 0; r < 2; ++r) {
+    const StagingRegion& region = gang_.regions()[r];
+    const MutableByteSpan memory = gang_.pages()[r]->span();
+    copies.push_back(std::make_unique<testing::Pages>(memory.size()));
+    uint64_t bytes = 0, end = 0;
+    for (const RegionPart& part : region.UsedParts()) {
+      EXPECT_GE(part.offset, end);
+      end = part.offset + part.bytes;
+      bytes += part.bytes;
+      const ByteSpan from = memory.subspan(part.offset, part.bytes);
+      std::copy(from.begin(), from.end(), copies[r]->span().begin() + part.offset);
+    }
+    EXPECT_LE(end, memory.size());
+    EXPECT_LE(bytes, memory.size() - kValueBytesMax + 2 * kPageBytes) << "the room for values";
+    node.push_back(StagingRegion::Open(copies[r]->span()).value());
+    EXPECT_EQ(node[r].Values().value(), gang_.ranks()[r].values);
+  }
+  gang_.Clear();
+  auto reader = OpenStaged(node);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_CKPT_OK(reader.value()->Load(Rank(r), gang_.ranks()[r].Live(), {}));
+    for (auto& tensor : gang_.ranks()[r].tensors) EXPECT_EQ(tensor.CountWrong(3), 0u);
+  }
+}
+
 TEST_F(Staging, ANodeRestoresItsRanksFromAFullGeneration) {
   ASSERT_CKPT_OK(gang_.Stage(store_.Id(3), true));
   gang_.Clear();

@@ -5,12 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
 
 #include "libckpt/base/clock.h"
 #include "libckpt/base/fault.h"
+#include "libckpt/base/limits.h"
+
+#if !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace ckpt::os {
 namespace {
@@ -35,6 +41,26 @@ Result<std::byte*> MapBytes(int fd, uint64_t bytes, int protection, int flags, b
 }
 
 }  // namespace
+
+Status Populate(MutableByteSpan mapped) {
+  CKPT_FAULT("os.memory.populate");
+  const uintptr_t page = kPageBytes;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(mapped.data()) / page * page;
+  const uintptr_t end = AlignUp(reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size(), page);
+  if (mapped.empty()) return OkStatus();
+  int result;
+  do {
+    result = ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return OkStatus();
+  if (errno != EINVAL)
+    return MemoryError(errno == EFAULT ? ENOMEM : errno, "touching", end - begin);
+  // Before Linux 5.14: by hand.
+  for (uintptr_t at = begin; at < end; at += page) {
+    std::atomic_ref<uint8_t>(*reinterpret_cast<uint8_t*>(at)).fetch_or(0);
+  }
+  return OkStatus();
+}
 
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -103,13 +129,13 @@ Result<Memfd> Memfd::FromFd(UniqueFd fd, uint64_t bytes_expected) {
   return memory;
 }
 
-Status Memfd::Reserve() {
+Status Memfd::Reserve(uint64_t offset, uint64_t bytes) {
   CKPT_FAULT("os.memory.reserve");
   int result;
   do {
-    result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes_));
+    result = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  return result == 0 ? OkStatus() : MemoryError(errno, "reserving", bytes_);
+  return result == 0 ? OkStatus() : MemoryError(errno, "reserving", bytes);
 }
 
 Status Memfd::Write(uint64_t offset, ByteSpan bytes) const {

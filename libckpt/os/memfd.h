@@ -18,6 +18,10 @@ struct MapOptions {
   bool populate = false;  // touch all pages now: a first copy into unmapped pages costs thrice
 };
 
+// Touches all pages of `mapped` (of a mapping, writable) and changes nothing in them, whoever
+// writes into them meanwhile. Errors: kResourceExhausted.
+Status Populate(MutableByteSpan mapped);
+
 // Not there in a child of fork().
 class Mapping {
  public:
@@ -56,8 +60,9 @@ class Memfd {
   // sealed and not 0, and `bytes_expected` (if not 0) its size.
   static Result<Memfd> FromFd(UniqueFd fd, uint64_t bytes_expected = 0);
 
-  // Allocates every page now. kResourceExhausted if there is no room; a mapping later costs less.
-  Status Reserve();
+  // Allocates the pages of this part now. kResourceExhausted if there is no room; touching them
+  // later costs less.
+  Status Reserve(uint64_t offset, uint64_t bytes);
   // Allocates what it fills, neither zeroed first nor with a fault for each page: half of the time
   // of Reserve and a copy into a mapping. kResourceExhausted if there is no room.
   Status Write(uint64_t offset, ByteSpan bytes) const;

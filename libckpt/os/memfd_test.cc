@@ -34,7 +34,7 @@ TEST(Memfd, SizeAndSealsAreFixed) {
 TEST(Memfd, MappingsOfDuplicatesShowTheSameBytes) {
   Result<Memfd> memory = Memfd::Create("test", 1 << 20);
   ASSERT_TRUE(memory.ok());
-  EXPECT_TRUE(memory->Reserve().ok());
+  EXPECT_TRUE(memory->Reserve(0, memory->bytes()).ok());
   Result<Memfd> copy = memory->Dup();
   ASSERT_TRUE(copy.ok());
   EXPECT_EQ(copy->inode(), memory->inode());

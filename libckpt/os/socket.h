@@ -91,7 +91,5 @@ Result<uint16_t> PickFreePort(const std::string& host);
 // All bytes or an error; kUnavailable if the peer is gone.
 Status SendAll(int fd, ByteSpan bytes, const Deadline& deadline);
 Status RecvAll(int fd, MutableByteSpan out, const Deadline& deadline);
-// `bytes` of `file` from `offset`, without a copy through this process.
-Status SendFileAll(int fd, int file, uint64_t offset, uint64_t bytes, const Deadline& deadline);
 
 }  // namespace ckpt::os

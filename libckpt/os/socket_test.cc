@@ -173,17 +173,14 @@ TcpPair Connected() {
   return pair;
 }
 
-TEST(Tcp, MovesAllBytesOfAMemfd) {
+TEST(Tcp, MovesAllBytes) {
   TcpPair tcp = Connected();
   constexpr uint64_t kBytes = 8 << 20;
-  Result<Memfd> memory = Memfd::Create("source", kBytes);
-  ASSERT_TRUE(memory.ok());
-  Result<Mapping> source = memory->Map();
-  ASSERT_TRUE(source.ok());
-  for (uint64_t i = 0; i < kBytes; ++i) source->data()[i] = static_cast<std::byte>(i * 31 + i / 7);
+  std::vector<std::byte> source(kBytes);
+  for (uint64_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 31 + i / 7);
   Thread sender("sender", [&] {
     EXPECT_TRUE(SendAll(tcp.server.get(), AsBytes("head"), Soon()).ok());
-    EXPECT_TRUE(SendFileAll(tcp.server.get(), memory->fd(), 0, kBytes, Soon()).ok());
+    EXPECT_TRUE(SendAll(tcp.server.get(), source, Soon()).ok());
     tcp.server.Reset();
   });
   std::string head(4, ' ');
@@ -191,19 +188,18 @@ TEST(Tcp, MovesAllBytesOfAMemfd) {
   EXPECT_EQ(head, "head");
   std::vector<std::byte> got(kBytes);
   ASSERT_TRUE(RecvAll(tcp.client.get(), got, Soon()).ok());
-  EXPECT_EQ(std::memcmp(got.data(), source->data(), kBytes), 0);
+  EXPECT_EQ(std::memcmp(got.data(), source.data(), kBytes), 0);
   EXPECT_EQ(RecvAll(tcp.client.get(), std::span(got).first(1), Soon()).code(), Code::kUnavailable);
   sender.Join();
 }
 
 TEST(Tcp, AVanishedPeerIsAnErrorNotASignal) {
   TcpPair tcp = Connected();
-  Result<Memfd> memory = Memfd::Create("source", 64 << 20);
-  ASSERT_TRUE(memory.ok());
+  const std::vector<std::byte> source(64 << 20);
   tcp.client.Reset();
   Status status;
   for (int i = 0; i < 100 && status.ok(); ++i) {
-    status = SendFileAll(tcp.server.get(), memory->fd(), 0, memory->bytes(), Soon());
+    status = SendAll(tcp.server.get(), source, Soon());
   }
   EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
   EXPECT_EQ(SendAll(tcp.server.get(), AsBytes("x"), Soon()).code(), Code::kUnavailable);

@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,7 +20,6 @@ namespace ckpt::os {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr uint64_t kSendFileMax = uint64_t{1} << 30;
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
@@ -80,31 +78,6 @@ bool IsLoopback(const sockaddr* address) {
   if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return v6->sin6_addr.s6_addr[12] == 127;
   return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
-
-// sendfile has no MSG_NOSIGNAL: a SIGPIPE that it raises is taken back before the thread can get
-// it.
-class SigpipeGuard {
- public:
-  SigpipeGuard() {
-    sigset_t pending;
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~SigpipeGuard() {
-    const timespec now{};
-    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &now);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeGuard(const SigpipeGuard&) = delete;
-  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
-
- private:
-  sigset_t pipe_, before_;
-  bool was_pending_;
-};
 
 Status StreamError(int error, std::string_view what) {
   if (error == EPIPE || error == ECONNRESET || error == ETIMEDOUT) {
@@ -217,25 +190,6 @@ Status RecvAll(int fd, MutableByteSpan out, const Deadline& deadline) {
       return Unavailable(std::string(deadline.name()) + ": the peer closed the connection");
     } else if (errno == EAGAIN) {
       CKPT_RETURN_IF_ERROR(WaitFd(fd, POLLIN, deadline));
-    } else if (errno != EINTR) {
-      return StreamError(errno, deadline.name());
-    }
-  }
-  return OkStatus();
-}
-
-Status SendFileAll(int fd, int file, uint64_t offset, uint64_t bytes, const Deadline& deadline) {
-  const SigpipeGuard guard;
-  auto at = static_cast<off_t>(offset);
-  while (bytes > 0) {
-    CKPT_FAULT("os.tcp.sendfile");
-    const ssize_t n = ::sendfile(fd, file, &at, std::min(bytes, kSendFileMax));
-    if (n > 0) {
-      bytes -= static_cast<uint64_t>(n);
-    } else if (n == 0) {
-      return DataLoss(std::string(deadline.name()) + ": the file ends before what was to be sent");
-    } else if (errno == EAGAIN) {
-      CKPT_RETURN_IF_ERROR(WaitFd(fd, POLLOUT, deadline));
     } else if (errno != EINTR) {
       return StreamError(errno, deadline.name());
     }

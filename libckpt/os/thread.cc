@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cassert>
 
 #include "libckpt/base/guard.h"
@@ -23,6 +24,9 @@ void RunGuarded(const std::string& name, const std::function<void()>& body) {
   if (!status.ok()) LogError(status.message());
 }
 
+// A tenth of a core where the program's own threads want all of it. The lowest there is would be
+// starved for minutes by a busy machine, and nobody but root may lift it up again.
+constexpr int kIdleBelow = 10;
 constexpr int kLowestNice = 19;
 
 }  // namespace
@@ -32,7 +36,8 @@ void LowerOwnPriority(Priority priority) {
   const auto own = static_cast<id_t>(::gettid());  // Linux keeps both for each thread
   // Not SCHED_IDLE: on a busy machine such a thread can be stopped for seconds in the middle of
   // what others will wait for, and nobody may lift it up again.
-  ::setpriority(PRIO_PROCESS, own, kLowestNice);
+  const int now = ::getpriority(PRIO_PROCESS, own);
+  ::setpriority(PRIO_PROCESS, own, std::min(now + kIdleBelow, kLowestNice));
 }
 
 Thread::Thread(std::string_view name, std::function<void()> body) {

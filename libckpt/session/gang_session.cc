@@ -15,7 +15,7 @@ constexpr Nanos kConnectMax = std::chrono::seconds(30);
 constexpr Nanos kRestoreOpenMax = std::chrono::minutes(5);
 // For the gang's answer to STAGING_GET: the slowest rank has to come to the same boundary.
 constexpr Nanos kGrantMax = std::chrono::minutes(5);
-// For the first slots: all ranks must have called track, and the memory is populated.
+// For the first slots: all ranks must have called track, and the memory is allocated.
 constexpr Nanos kSlotsMax = std::chrono::minutes(5);
 constexpr Nanos kMapMax = std::chrono::seconds(60);
 constexpr Nanos kFinishMax = std::chrono::seconds(10);
@@ -71,6 +71,7 @@ GangSession::~GangSession() {
   }
   copies_.reset();
   if (link_ != nullptr) link_->Stop();
+  warmer_.reset();
 }
 
 Status GangSession::Start() {
@@ -192,7 +193,7 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
     if (known != nullptr && known->inode == memory.inode()) return OkStatus();
   }
   auto slot = std::make_shared<Slot>();
-  CKPT_ASSIGN_OR_RETURN(slot->memory, memory.Map({.writable = true, .populate = true}));
+  CKPT_ASSIGN_OR_RETURN(slot->memory, memory.Map());
   CKPT_ASSIGN_OR_RETURN(engine::StagingRegion region,
                         engine::StagingRegion::Open(slot->memory.bytes()));
   const engine::StagingIdentity& identity = region.identity();
@@ -201,6 +202,7 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
                               " of job " + identity.job.ToString());
   slot->region = std::make_unique<engine::StagingRegion>(std::move(region));
   slot->inode = memory.inode();
+  warmer_->Warm(slot, slot->memory.bytes(), slot->region->UsedParts());
   MutexLock lock(mutex_);
   if (slot->region->layout().Hash() != layout_frame_.hash)
     return FailedPrecondition("it was formatted for another layout than the tracked one");
@@ -565,6 +567,7 @@ Status GangSession::DoClose(const Deadline& deadline) {
   link_->Post(wire::Bye{}).IgnoreError();
   copies_.reset();
   link_->Stop();
+  warmer_.reset();
   bell_.reset();
   if (status.ok() && !stopped_) status = TakeBackgroundFailure();
   return std::move(status).Annotate(Who() + ": close");

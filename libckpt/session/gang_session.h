@@ -1,7 +1,8 @@
 // A session under ckpt-run: the rank's side of the control page and of the frames
 // (docs/protocol.md; coordinator/gang/member.h is the other side).
 //
-// Two threads at most: the link's watch thread, and one that copies overlapped saves.
+// Two threads at most: the link's watch thread, and one that copies overlapped saves; for a while
+// after track a third one, which touches fresh staging memory.
 //
 // I1  Training outlives ckpt-run: without it step() returns NONE and saves fail kUnavailable.
 // I2  SEALED is a binding vote: after it the rank goes back only if told, and leaves if it cannot
@@ -22,6 +23,7 @@
 #include "libckpt/os/thread.h"
 #include "libckpt/session/link.h"
 #include "libckpt/session/session.h"
+#include "libckpt/session/warmer.h"
 
 namespace ckpt::session {
 
@@ -112,6 +114,7 @@ class GangSession : public Session {
 
   std::unique_ptr<os::SignalBell> bell_;
   std::unique_ptr<Link> link_;
+  std::unique_ptr<Warmer> warmer_ = std::make_unique<Warmer>();  // null once closed
   wire::Welcome welcome_;
   std::vector<os::Mapping> pages_;  // the last one is in use; older ones stay mapped
   std::unique_ptr<storage::Store> store_;

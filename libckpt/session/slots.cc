@@ -6,12 +6,12 @@
 namespace ckpt::session {
 namespace {
 
-Result<std::unique_ptr<StagingSlots::Slot>> MakeSlot(const engine::StagingIdentity& identity,
+Result<std::shared_ptr<StagingSlots::Slot>> MakeSlot(const engine::StagingIdentity& identity,
                                                      const format::RankLayout& layout,
                                                      const plan::RankPlan& plan) {
   const uint64_t bytes = AlignUp(engine::StagingRegion::BytesNeeded(layout, plan), kPageBytes);
-  auto slot = std::make_unique<StagingSlots::Slot>();
-  CKPT_ASSIGN_OR_RETURN(slot->memory, os::Mapping::Anonymous(bytes, /*populate=*/true));
+  auto slot = std::make_shared<StagingSlots::Slot>();
+  CKPT_ASSIGN_OR_RETURN(slot->memory, os::Mapping::Anonymous(bytes));
   CKPT_ASSIGN_OR_RETURN(
       engine::StagingRegion region,
       engine::StagingRegion::Format(slot->memory.bytes(), identity, layout, plan));
@@ -26,7 +26,7 @@ Result<std::shared_ptr<StagingSlots>> StagingSlots::Create(const engine::Staging
                                                            const plan::RankPlan& plan) {
   auto slots = std::make_shared<StagingSlots>();
   for (uint32_t i = 0; i < kStagingSlotsMax; ++i) {
-    Result<std::unique_ptr<Slot>> slot = MakeSlot(identity, layout, plan);
+    Result<std::shared_ptr<Slot>> slot = MakeSlot(identity, layout, plan);
     if (!slot.ok() && slots->slots_.empty())
       return std::move(slot).status().Annotate("staging memory");
     if (!slot.ok()) {
@@ -36,13 +36,16 @@ Result<std::shared_ptr<StagingSlots>> StagingSlots::Create(const engine::Staging
     }
     slots->slots_.push_back(std::move(*slot));
   }
+  for (const std::shared_ptr<Slot>& slot : slots->slots_) {
+    slots->warmer_->Warm(slot, slot->memory.bytes(), slot->region->UsedParts());
+  }
   return slots;
 }
 
 StagingSlots::Slot* StagingSlots::Take(const Deadline& deadline) {
   MutexLock lock(mutex_);
   for (;;) {
-    for (const std::unique_ptr<Slot>& slot : slots_) {
+    for (const std::shared_ptr<Slot>& slot : slots_) {
       if (slot->taken) continue;
       slot->taken = true;
       return slot.get();
@@ -60,7 +63,7 @@ void StagingSlots::Give(Slot* slot) {
 
 void StagingSlots::Leak() {
   MutexLock lock(mutex_);
-  for (const std::unique_ptr<Slot>& slot : slots_) slot->memory.Leak();
+  for (const std::shared_ptr<Slot>& slot : slots_) slot->memory.Leak();
 }
 
 }  // namespace ckpt::session

@@ -1,5 +1,6 @@
-// Staging memory of the standalone engine: two slots where memory allows, populated once and used
-// again and again, so that a save neither grows the process nor pays for page faults.
+// Staging memory of the standalone engine: two slots where memory allows, touched once, behind the
+// loop, and used again and again, so that a save neither grows the process nor pays for page
+// faults.
 #pragma once
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include "libckpt/base/status.h"
 #include "libckpt/engine/staging.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/session/warmer.h"
 
 namespace ckpt::session {
 
@@ -38,7 +40,8 @@ class StagingSlots {
  private:
   Mutex mutex_;
   CondVar freed_;
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::shared_ptr<Slot>> slots_;
+  std::unique_ptr<Warmer> warmer_ = std::make_unique<Warmer>();
 };
 
 }  // namespace ckpt::session

@@ -153,7 +153,7 @@ Status Standalone::Start() {
   if (options_.signals != 0) {
     CKPT_ASSIGN_OR_RETURN(bell_, os::SignalBell::Install(options_.signals, &attention_, kSignal));
   }
-  writer_ = std::make_unique<os::WorkerPool>("ckpt-write", 1, kTasksMax);
+  writer_ = std::make_unique<os::WorkerPool>("ckpt-write", 1, kTasksMax, os::Priority::kIdle);
   return OkStatus();
 }
 

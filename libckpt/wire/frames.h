@@ -97,7 +97,7 @@ struct Welcome {  // fd 0: the control page
   std::string store;       // where a rank reads from itself
   uint64_t notice_id = 0;  // a notice that was waiting for this rank
 };
-// A staging slot, formatted and populated (fd 0, once for each slot and layout), or a grant for
+// A staging slot, formatted and allocated (fd 0, once for each slot and layout), or a grant for
 // StagingGet (no fd).
 struct Staging {
   uint32_t slot = 0, generation = 0, attempt = 0;
