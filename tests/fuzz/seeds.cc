@@ -8,6 +8,7 @@
 #include "coordinator/core/records.h"
 #include "coordinator/gang/leader.h"
 #include "libckpt/base/limits.h"
+#include "libckpt/codec/codec.h"
 #include "libckpt/format/index.h"
 #include "libckpt/format/manifest.h"
 #include "libckpt/format/records.h"
@@ -225,6 +226,24 @@ void People(const std::filesystem::path& root) {
   rpc.Put(0, std::string("\x0a\x0a\x0a\x01j\x12\x01t\x20\x01\x28\x02", 11));
 }
 
+// The first byte is the width of an element (as a shift), the second the codec; then raw bytes.
+void Codecs(const std::filesystem::path& root) {
+  Folder codecs(root, "codec");
+  std::string floats;
+  for (int i = 0; i < 1024; ++i) {
+    const float value = 0.01f * static_cast<float>(i % 37);
+    floats.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  for (const bool is_float : {false, true}) {
+    const auto encoded = codec::Encode(AsBytes(floats), 4, is_float, 3);
+    if (!encoded.ok()) continue;
+    const std::string head = {2, static_cast<char>(encoded->codec), 16, 0};
+    codecs.Put(head + encoded->bytes);
+  }
+  codecs.Put(std::string({2, 3, 2}) + floats.substr(0, 256));
+  codecs.Put(std::string({1, 4, 2}) + floats.substr(0, 256));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -237,5 +256,6 @@ int main(int argc, char** argv) {
   Format(argv[1], CKPT_GOLDEN_DIR);
   Stored(std::filesystem::path(argv[1]));
   People(argv[1]);
+  Codecs(argv[1]);
   return 0;
 }
