@@ -15,6 +15,7 @@ constexpr auto kAnswerTime = std::chrono::seconds(30);
 constexpr uint64_t kUnitBytes = 16 * kDataChunkBytes;  // what one request asks for
 constexpr uint64_t kHeadBytes = kDataChunkBytes;       // comes first, and tells what else is needed
 constexpr size_t kConnectionsMax = 16;
+constexpr size_t kStreamsMin = 2;           // into one memory: one receives while the other writes
 constexpr size_t kPieceBytes = 256 * 1024;  // received, hashed and stored while the cache has it
 
 class Connection {
@@ -56,20 +57,27 @@ struct Unit {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
-uint64_t BytesOf(const std::vector<Unit>& units) {
+using Units = std::vector<std::vector<Unit>>;  // by target
+uint64_t BytesOf(const Units& units) {
   uint64_t bytes = 0;
-  for (const Unit& unit : units) bytes += unit.bytes;
+  for (const auto& of_target : units) {
+    for (const Unit& unit : of_target) bytes += unit.bytes;
+  }
   return bytes;
 }
 
-// What the streams share.
+// What the streams share. Each keeps to a target of its own as long as it can: the kernel lets only
+// one at a time write into a memory.
 class Work {
  public:
-  explicit Work(std::vector<Unit> units) : units_(std::move(units)) {}
-  std::optional<Unit> Next() {
+  explicit Work(Units units) : units_(std::move(units)), next_(units_.size()) {}
+  std::optional<Unit> Next(size_t stream) {
     MutexLock lock(mutex_);
-    if (next_ >= units_.size() || !status_.ok()) return std::nullopt;
-    return units_[next_++];
+    for (size_t i = 0; i < units_.size() && status_.ok(); ++i) {
+      const size_t target = (stream + i) % units_.size();
+      if (next_[target] < units_[target].size()) return units_[target][next_[target]++];
+    }
+    return std::nullopt;
   }
   void Fail(Status status) {
     MutexLock lock(mutex_);
@@ -82,9 +90,9 @@ class Work {
 
  private:
   mutable Mutex mutex_;
-  const std::vector<Unit> units_;
-  size_t next_ CKPT_GUARDED_BY(mutex_) = 0;
-  Status status_ CKPT_GUARDED_BY(mutex_);  // the first error
+  const Units units_;
+  std::vector<size_t> next_ CKPT_GUARDED_BY(mutex_);  // by target
+  Status status_ CKPT_GUARDED_BY(mutex_);             // the first error
 };
 
 DataRequest RequestFor(const FetchPlan& plan, uint32_t rank) {
@@ -132,8 +140,8 @@ std::vector<engine::RegionPart> PartsOf(const Target& target) {
 }
 
 // Whole chunks, those of the head left out.
-std::vector<Unit> MakeUnits(const std::vector<Target>& targets) {
-  std::vector<Unit> units;
+Units MakeUnits(const std::vector<Target>& targets) {
+  Units units(targets.size());
   for (size_t i = 0; i < targets.size(); ++i) {
     uint64_t at = kHeadBytes;
     for (const engine::RegionPart& part : PartsOf(targets[i])) {
@@ -142,7 +150,7 @@ std::vector<Unit> MakeUnits(const std::vector<Target>& targets) {
           std::min(targets[i].memory.bytes(), AlignUp(part.offset + part.bytes, kDataChunkBytes));
       while (at < end) {
         const uint64_t bytes = std::min(kUnitBytes, end - at);
-        units.push_back({i, at, bytes});
+        units[i].push_back({i, at, bytes});
         at += bytes;
       }
     }
@@ -189,11 +197,11 @@ Status FetchUnit(Connection* connection, const FetchPlan& plan, const Target& ta
   return OkStatus();
 }
 
-void RunStream(const FetchPlan& plan, const std::vector<Target>& targets, Work* work,
+void RunStream(size_t stream, const FetchPlan& plan, const std::vector<Target>& targets, Work* work,
                FetchProgress* progress) {
   Result<Connection> connection = Connection::Open(plan);
   if (!connection.ok()) return work->Fail(connection.status());
-  while (const std::optional<Unit> unit = work->Next()) {
+  while (const std::optional<Unit> unit = work->Next(stream)) {
     const Status status = FetchUnit(&*connection, plan, targets[unit->target], *unit, progress);
     if (!status.ok()) return work->Fail(status);
   }
@@ -233,16 +241,16 @@ Result<std::vector<HeldRegion>> FetchGeneration(const FetchPlan& asked, FetchPro
   CKPT_ASSIGN_OR_RETURN(std::vector<Target> targets, MakeTargets(&plan, progress));
   const std::string what = "fetching job " + plan.job + " from " + plan.from;
   CKPT_RETURN_IF_ERROR(FetchHeads(plan, targets, progress).Annotate(what));
-  std::vector<Unit> units = MakeUnits(targets);
+  Units units = MakeUnits(targets);
   progress->bytes_total = progress->bytes_done + BytesOf(units);
-  const size_t stream_count =
-      std::min({units.size(), kConnectionsMax, std::max<size_t>(plan.connection_count, 1)});
+  const size_t stream_count = std::min({std::max(targets.size(), kStreamsMin), kConnectionsMax,
+                                        std::max<size_t>(plan.connection_count, 1)});
   Work work(std::move(units));
   {
     std::vector<os::Thread> streams;
     for (size_t i = 0; i < stream_count; ++i) {
       streams.emplace_back("ckpt-fetch/" + std::to_string(i),
-                           [&] { RunStream(plan, targets, &work, progress); });
+                           [&, i] { RunStream(i, plan, targets, &work, progress); });
     }
   }  // joined
   CKPT_RETURN_IF_ERROR(work.status().Annotate(what));

@@ -22,7 +22,7 @@ struct FetchPlan {
   std::vector<uint32_t> ranks;
   // Asked once, with the memory that it takes, before it takes it; an error ends the fetch.
   std::function<Status(uint64_t bytes)> reserve;
-  size_t connection_count = 4;  // streams in parallel
+  size_t connection_count = 4;  // streams in parallel, at most
 };
 
 struct FetchProgress {
