@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -52,14 +51,8 @@ Status Populate(MutableByteSpan mapped) {
   do {
     result = ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
   } while (result != 0 && (errno == EINTR || errno == EAGAIN));
-  if (result == 0) return OkStatus();
-  if (errno != EINVAL)
-    return MemoryError(errno == EFAULT ? ENOMEM : errno, "touching", end - begin);
-  // Before Linux 5.14: by hand.
-  for (uintptr_t at = begin; at < end; at += page) {
-    std::atomic_ref<uint8_t>(*reinterpret_cast<uint8_t*>(at)).fetch_or(0);
-  }
-  return OkStatus();
+  return result == 0 ? OkStatus()
+                     : MemoryError(errno == EFAULT ? ENOMEM : errno, "touching", end - begin);
 }
 
 Mapping::Mapping(Mapping&& other) noexcept

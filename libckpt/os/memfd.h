@@ -19,7 +19,7 @@ struct MapOptions {
 };
 
 // Touches all pages of `mapped` (of a mapping, writable) and changes nothing in them, whoever
-// writes into them meanwhile. Errors: kResourceExhausted.
+// writes into them meanwhile. Errors: kResourceExhausted; kInvalidArgument before Linux 5.14.
 Status Populate(MutableByteSpan mapped);
 
 // Not there in a child of fork().

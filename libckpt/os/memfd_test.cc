@@ -3,13 +3,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <vector>
 
+#include "libckpt/base/limits.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/futex.h"
 #include "libckpt/os/thread.h"
@@ -118,6 +121,34 @@ TEST(Futex, HasADeadlineAndSeesAChangedWord) {
   const Status status = FutexWait(address, 5, Deadline("waiting for nobody", milliseconds(1)));
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_NE(status.message().find("waiting for nobody"), std::string::npos);
+}
+
+TEST(Mapping, PopulatedPagesAreThereAndHoldWhatTheyHeld) {
+  constexpr uint64_t kBytes = 64 * kPageBytes;
+  Result<Mapping> memory = Mapping::Anonymous(kBytes);
+  ASSERT_TRUE(memory.ok());
+  memory->data()[5] = std::byte{9};
+  const auto touched = [&] {
+    std::vector<unsigned char> pages(kBytes / kPageBytes);
+    EXPECT_EQ(::mincore(memory->data(), kBytes, pages.data()), 0);
+    return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
+  };
+  EXPECT_LT(touched(), 64);
+  ASSERT_TRUE(Populate(memory->bytes()).ok());
+  EXPECT_EQ(touched(), 64);
+  EXPECT_EQ(memory->data()[5], std::byte{9});
+  EXPECT_TRUE(Populate({}).ok());
+}
+
+TEST(Thread, IdlePriorityIsTenBelowTheProgramsOwn) {
+  int before = 0, after = 0;
+  Thread("idle", [&] {
+    const auto own = static_cast<id_t>(::gettid());
+    before = ::getpriority(PRIO_PROCESS, own);
+    LowerOwnPriority(Priority::kIdle);
+    after = ::getpriority(PRIO_PROCESS, own);
+  }).Join();
+  EXPECT_EQ(after, std::min(before + 10, 19));
 }
 
 TEST(WorkerPool, RunsAllAndRefusesBeyondItsBound) {
