@@ -178,6 +178,7 @@ class Leader::Impl {
   void CheckDeadlines();
   void OnStageDeadline();
   std::string WaitText() const;
+  std::string StayingText() const;
   std::string Took() const;
 
   // leader_notices.cc: what a notice is answered, phases, what is lost

@@ -270,7 +270,10 @@ void Leader::Impl::CheckDeadlines() {
   if (r_.ended || r_.released || r_.finished) return;
   const bool alive = r_.decision != Decision::kRelease;
   if (alive && now_ >= KillAt()) {
-    if (!open()) return End(DeadlineExceeded("ranks of a finished training had not left in time"));
+    if (!open()) {
+      return End(DeadlineExceeded("the training had finished, but had not left in time: " +
+                                  StayingText()));
+    }
     return End(DeadlineExceeded("the deadline is near and " + WaitText()));
   }
   if (r_.stage != Stage::kIdle && now_ >= StageDeadline()) OnStageDeadline();
@@ -281,6 +284,18 @@ void Leader::Impl::CheckDeadlines() {
         "the ckpt-run of ranks " + std::to_string(member.first_rank.value()) + " to " +
         std::to_string(member.first_rank.value() + member.rank_count - 1) + " is out of reach"));
   }
+}
+
+// Who keeps a finished training from its end: ranks that have not finished, else those that have
+// and stay.
+std::string Leader::Impl::StayingText() const {
+  const bool all_finished = finished_ranks_.size() >= WorldSize();
+  std::string text;
+  for (uint32_t rank = 0; rank < WorldSize(); ++rank) {
+    if ((all_finished ? exited_ranks_ : finished_ranks_).contains(rank)) continue;
+    text += (text.empty() ? "rank " : ", ") + std::to_string(rank);
+  }
+  return text;
 }
 
 // What the open operation waits for.

@@ -13,7 +13,7 @@ namespace {
 
 TEST(Crash, AKilledRankIsRestartedFromTheNewestSave) {
   Job job;
-  const std::vector<std::string> args = {"150", "5", "4096"};
+  const std::vector<std::string> args = {"400", "5", "4096"};
   std::vector<std::string> crashing = args;
   crashing.insert(crashing.end(), {"--save-at", "40", "--crash-at", "70"});
   RunProcess run = job.Start({"--ranks", "2", "--restarts", "1"}, crashing);
@@ -76,7 +76,7 @@ void Damage(const std::string& checkpoint) {
 
 TEST(Crash, ADamagedNewestCheckpointIsSkippedWithAMessage) {
   Job job;
-  const std::vector<std::string> args = {"150", "5", "4096"};
+  const std::vector<std::string> args = {"400", "5", "4096"};
   std::vector<std::string> saving = args;
   saving.insert(saving.end(), {"--save-at", "30"});
   RunProcess run = job.Start({"--ranks", "2"}, saving);

@@ -13,7 +13,7 @@ namespace ckpt::e2e {
 namespace {
 
 // 4 MiB of weights, so that a shard has several blocks.
-const std::vector<std::string> kArgs = {"120", "5", "500000"};
+const std::vector<std::string> kArgs = {"300", "5", "500000"};
 
 class Drain : public testing::Test {
  protected:

@@ -17,7 +17,7 @@ namespace {
 
 void ExpectGoesOn(Job* job) {
   job->SetEnv("CKPT_FAULT_AT", "");
-  RunProcess again = job->Start({"--ranks", "2"}, kTraining);
+  RunProcess again = job->Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   ExpectSameTrajectory(*job, 2, kTraining);
 }
@@ -234,8 +234,8 @@ TEST(Failure, ARankThatSkipsASaveIsNamedAndTheOthersGoOn) {
 // One rank saved and waits for the others; the next one never comes there.
 TEST(Failure, ARankThatDoesNotComeToASaveIsNamedBeforeItIsGivenUp) {
   Job job;
-  RunProcess run =
-      job.Start({"--ranks", "2", "--grace", "6"}, With({"--save-at", "30", "--stuck", "20"}));
+  RunProcess run = job.Start({"--ranks", "2", "--grace", "6"},
+                             {"1000000", "5", "4096", "--save-at", "30", "--stuck", "20"});
   ASSERT_TRUE(run.WaitFor("the save at boundary 30 is held up: rank 1 is at boundary 19"));
   EXPECT_SAID(run, "it is given up");
   run.Signal(SIGTERM);

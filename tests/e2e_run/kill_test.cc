@@ -15,7 +15,7 @@
 namespace ckpt::e2e {
 namespace {
 
-const std::vector<std::string> kArgs = {"400", "5", "4096"};
+const std::vector<std::string>& kArgs = kTraining;
 
 enum class During { kSuspend, kSave, kResume };
 
@@ -143,7 +143,7 @@ TEST_P(KillAtEveryArrow, AllOrNoneAndNothingIsLost) {
     ASSERT_FALSE(left.empty()) << durable << " is lost";
     EXPECT_NE(std::find(left.begin(), left.end(), durable), left.end()) << durable << " is lost";
   }
-  RunProcess again = job_.Start({"--ranks", "2"}, kArgs);
+  RunProcess again = job_.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   if (!left.empty()) {
     EXPECT_NE(again.Output().find(", " + left[0]), std::string::npos) << again.Output();

@@ -17,7 +17,7 @@ void ExpectSuspendedAndGoesOn(Job* job, RunProcess* run) {
   EXPECT_TRUE(LivingRanks(job->dir()).empty());
   ASSERT_EQ(job->Durable().size(), 1u) << run->Output();
   job->SetEnv("CKPT_FAULT_AT", "");
-  RunProcess again = job->Start({"--ranks", "2"}, kTraining);
+  RunProcess again = job->Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   ExpectSameTrajectory(*job, 2, kTraining);
 }
@@ -47,7 +47,7 @@ TEST(Notice, APhaseThatIsTooLongIsSaidAtOnceAndTheLossIsBooked) {
   EXPECT_SAID(run, "lost: ");
   EXPECT_SAID(run, "s20.e1.a1 stands");
   EXPECT_TRUE(LivingRanks(job.dir()).empty());
-  RunProcess again = job.Start({"--ranks", "2"}, kTraining);
+  RunProcess again = job.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   EXPECT_SAID(again, "s20.e1.a1");
   ExpectSameTrajectory(job, 2, kTraining);
@@ -84,7 +84,7 @@ TEST(Notice, DuringARestore) {
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
   job.SetEnv("CKPT_FAULT_AT", "");
-  RunProcess again = job.Start({"--ranks", "2"}, kTraining);
+  RunProcess again = job.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   ExpectSameTrajectory(job, 2, kTraining);
 }
@@ -99,7 +99,7 @@ TEST(Notice, DuringASave) {
   EXPECT_EQ(LastStep(job, 0), LastStep(job, 1));
   EXPECT_EQ(job.Durable().size(), 2u) << "the save as well as the stop: " << run.Output();
   job.SetEnv("CKPT_FAULT_AT", "");
-  RunProcess again = job.Start({"--ranks", "2"}, kTraining);
+  RunProcess again = job.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   ExpectSameTrajectory(job, 2, kTraining);
 }
@@ -150,7 +150,8 @@ TEST(Notice, ACrashAfterItIsACrash) {
 // A rank that waits at the cut for one that never comes.
 TEST(Notice, ARankThatNeverCallsStepIsNamedAndTheGangEndsInTime) {
   Job job;
-  RunProcess run = job.Start({"--ranks", "2", "--grace", "6"}, With({"--stuck", "30"}));
+  RunProcess run =
+      job.Start({"--ranks", "2", "--grace", "6"}, {"1000000", "5", "4096", "--stuck", "30"});
   ASSERT_TRUE(job.WaitForStep(1, 30));
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 1) << run.Output();

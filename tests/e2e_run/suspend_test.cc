@@ -9,8 +9,7 @@
 namespace ckpt::e2e {
 namespace {
 
-// 300 steps of at least 5 ms, 32 KiB of weights.
-const std::vector<std::string> kArgs = {"300", "5", "4096"};
+const std::vector<std::string>& kArgs = kTraining;
 
 TEST(Suspend, SigtermToCkptRunThenAgain) {
   Job job;
@@ -27,7 +26,7 @@ TEST(Suspend, SigtermToCkptRunThenAgain) {
   EXPECT_NE(output.find("durable: " + job.Durable()[0]), std::string::npos) << output;
   EXPECT_LT(output.find("staged"), output.find("durable: "));
 
-  RunProcess again = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess again = job.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   EXPECT_NE(again.Output().find("resuming from " + job.store() + ", " + job.Durable()[0]),
             std::string::npos)
@@ -86,7 +85,7 @@ TEST(Suspend, AgainAndAgain) {
     run.Signal(round == 2 ? SIGINT : SIGUSR1);
     ASSERT_EQ(run.Wait(), 75) << run.Output();
   }
-  RunProcess last = job.Start({"--ranks", "3"}, kArgs);
+  RunProcess last = job.Start({"--ranks", "3"}, kRest);
   EXPECT_EQ(last.Wait(), 0) << last.Output();
   ExpectSameTrajectory(job, 3, kArgs);
 }
@@ -165,7 +164,7 @@ TEST(Suspend, ANoticeDuringStartIsKept) {
   ASSERT_TRUE(run.WaitFor("epoch 1"));  // the ranks are being started
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
-  RunProcess again = job.Start({"--ranks", "2"}, kArgs);
+  RunProcess again = job.Start({"--ranks", "2"}, kRest);
   EXPECT_EQ(again.Wait(), 0) << again.Output();
   ExpectSameTrajectory(job, 2, kArgs);
 }

@@ -57,6 +57,8 @@ TEST(Ends, AStopOfAFinishedTrainingStillEndsAtItsHardDeadline) {
   table.DeliverAll();
   EXPECT_TRUE(table.leader->view().ended);
   EXPECT_EQ(table.Count<KillRanks>(1), 1u);
+  const std::string said = table.LastReport(OpPhase::kEnded)->status.message();
+  EXPECT_NE(said.find("had not left in time: rank 1"), std::string::npos) << said;
 }
 
 TEST(Ends, ASaveThatWaitsForASlotHasAResultWhenTheTrainingFinishes) {
