@@ -83,6 +83,7 @@ Status Agent::Init() {
     Send(std::move(message));
   });
   health_timer_ = loop_->AddPeriodic(kHealthEvery, [this] { LookAtHealth(); });
+  runs_timer_ = loop_->AddPeriodic(options_.run_silence / 10, [this] { LookAtRuns(); });
   log_timer_ = loop_->AddPeriodic(kLogLimitEvery, [this] { LimitLogs(); });
   ConnectWhenCopiesAreKnown(
       [this, target, link] {
@@ -115,6 +116,7 @@ Agent::~Agent() {
   loop_->CancelTimer(fetch_timer_);
   loop_->CancelTimer(health_timer_);
   loop_->CancelTimer(log_timer_);
+  loop_->CancelTimer(runs_timer_);
   loop_->CancelTimer(connect_timer_);
   for (auto& [key, job] : jobs_) {
     loop_->CancelTimer(job.kill_timer);

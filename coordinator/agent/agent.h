@@ -61,6 +61,8 @@ class Agent {
     bool forget = false;                     // as soon as it has ended
     std::string kill_reason;                 // not empty: it was ordered to die
     std::string drain_words;                 // what a drain said last
+    std::string said;                        // its newest report, as it came
+    int64_t heard_ns = 0;                    // when a word of its ckpt-run came last
     std::unique_ptr<v1::Launch> next_drain;  // once what runs has ended
     os::EventLoop::TimerId kill_timer = 0;
     std::map<uint32_t, os::Pidfd> ranks;
@@ -138,6 +140,9 @@ class Agent {
   void TakeJobReport(LocalJob* job, v1::JobReport report);
   void TakeDrainReport(LocalJob* job, const v1::JobReport& report);
   void OnRunClosed(RunServer::ConnectionId id);
+  // Says which ckpt-runs do not answer, and which do again.
+  void LookAtRuns();
+  void SetRunSilent(LocalJob* job, const std::string& words);
   std::vector<HeldCopies::Whole> CopiesFor(const v1::Launch& launch) const;
   Status SendAdopt(const LocalJob& job);
   void AddHeldCopies(LocalJob* job);
@@ -165,7 +170,9 @@ class Agent {
   std::deque<uint64_t> result_order_;
   uint64_t session_ = 0;
   uint64_t next_request_ = 1;
+  int64_t looked_ns_ = 0;  // when LookAtRuns last did
   os::EventLoop::TimerId heartbeat_timer_ = 0, fetch_timer_ = 0, health_timer_ = 0, log_timer_ = 0;
+  os::EventLoop::TimerId runs_timer_ = 0;
   os::EventLoop::TimerId connect_timer_ = 0;
 
   std::unique_ptr<HealthCheck> health_;

@@ -188,6 +188,7 @@ Status Agent::Drain(const v1::Launch& launch) {
   LogWarning(Name(launch) + ": its ckpt-run makes no progress and is ended, another one writes");
   job->next_drain = std::make_unique<v1::Launch>(launch);
   job->report.set_drain_op(launch.op_id());
+  job->report.clear_run_silent();
   if (job->run.valid()) job->run.Signal(SIGKILL).IgnoreError();
   return OkStatus();
 }
@@ -214,8 +215,10 @@ Status Agent::StartDrain(const JobKey& key, const v1::Launch& launch) {
   }
   job.kill_reason.clear();
   job.drain_words.clear();
+  job.said.clear();
   job.report.set_drain_op(launch.op_id());
   job.report.set_run_ended(false);
+  job.report.clear_run_silent();
   job.report.clear_gang_address();
   Status started = state_.SaveLaunch(launch);  // I5
   if (started.ok()) started = state_.RemoveResult(key.first, key.second);
@@ -230,6 +233,7 @@ Status Agent::StartDrain(const JobKey& key, const v1::Launch& launch) {
 }
 
 void Agent::WatchRun(const JobKey& key, LocalJob* job) {
+  job->heard_ns = BoottimeNs();
   const Status status =
       loop_->AddFd(job->run.fd(), EPOLLIN, [this, key](uint32_t) { OnRunEnded(key); });
   if (!status.ok()) LogError(Name(job->launch) + " cannot be watched: " + status.ToString());
@@ -304,6 +308,7 @@ void Agent::CloseReport(LocalJob* job, const std::string& how) {
   AddHeldCopies(job);
   MarkLostCopies(job, how);
   report.set_run_ended(true);
+  report.clear_run_silent();
   report.clear_rank_pids();
   const std::string log = RunLogPath(state_, job->launch);
   if (!IsOver(report.state())) {

@@ -28,6 +28,8 @@ bool Agent::OnFrame(RunServer::ConnectionId id, pid_t peer,
   if (known == connections_.end()) return false;  // who is this?
   LocalJob* job = FindJob(known->second.first, known->second.second);
   if (job == nullptr) return false;
+  job->heard_ns = BoottimeNs();
+  if (!job->report.run_silent().empty()) SetRunSilent(job, "");
   if (auto* report = std::get_if<wire::Report>(&body)) return OnReport(job, *report);
   if (auto* detach = std::get_if<wire::Detach>(&body)) {
     held_.Drop({known->second.first, known->second.second, detach->rank, detach->slot});
@@ -144,12 +146,41 @@ void Agent::OnRunClosed(RunServer::ConnectionId id) {
   connections_.erase(it);
 }
 
+// ---- silence
+
+// A ckpt-run says something every few seconds. One that does not is stopped, or stuck: its ranks
+// train on, but it neither stops them nor writes what they leave.
+void Agent::LookAtRuns() {
+  const int64_t now_ns = BoottimeNs();
+  const int64_t slept_ns = now_ns - std::exchange(looked_ns_, now_ns);
+  for (auto& [key, job] : jobs_) {
+    if (slept_ns > options_.run_silence.count() / 2) job.heard_ns = now_ns;  // it was this agent
+    const bool silent = job.run.valid() && now_ns - job.heard_ns > options_.run_silence.count();
+    if (!silent || !job.report.run_silent().empty() || job.next_drain != nullptr) continue;
+    const Result<os::ProcessInfo> process = os::FindProcess(job.run.pid());
+    const bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
+    const std::string pid = std::to_string(job.run.pid());
+    SetRunSilent(&job, "its ckpt-run (process " + pid + ") has not answered for " +
+                           FormatDuration(options_.run_silence) +
+                           (stopped ? ": it is stopped, `kill -CONT " + pid + "` lets it go on"
+                                    : ": it is stuck"));
+  }
+}
+
+void Agent::SetRunSilent(LocalJob* job, const std::string& words) {
+  job->report.set_run_silent(words);
+  LogWarning(Name(KeyOf(*job)) + ": " + (words.empty() ? "its ckpt-run answers again" : words));
+  SendReport(*job);
+}
+
 // ---- reports
 
 bool Agent::OnReport(LocalJob* job, const wire::Report& report) {
+  if (report.message == job->said) return true;  // that it lives
   v1::AgentMsg message;
   if (!message.ParseFromString(report.message)) return false;
   if (message.has_job()) {
+    job->said = report.message;
     TakeJobReport(job, std::move(*message.mutable_job()));
     return true;
   }
@@ -171,6 +202,7 @@ void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
   for (v1::CopyState& copy : *report.mutable_copies()) {
     if (copy.staged_gang() && copy.ram_nodes().empty()) copy.add_ram_nodes(options_.name);
   }
+  report.clear_run_silent();
   const bool news =
       report.state() != job->report.state() || report.copies_size() != job->report.copies_size();
   job->report = std::move(report);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "coordinator/agent/launch_command.h"
 #include "coordinator/agent/testing/fake_coordinator.h"
 #include "libckpt/os/file.h"
@@ -67,8 +69,10 @@ class AgentTest : public testing::Test {
     coordinator_.reset();
     coordinator_ = std::make_unique<FakeCoordinator>("unix:" + dir_ + "/ckptd.sock", cluster, term);
   }
-  Node& AddNode(const std::string& name, uint64_t budget = uint64_t{256} << 20) {
+  Node& AddNode(const std::string& name, uint64_t budget = uint64_t{256} << 20,
+                Nanos run_silence = std::chrono::minutes(10)) {
     AgentOptions options;
+    options.run_silence = run_silence;
     options.name = name;
     options.coordinator = "unix:" + dir_ + "/ckptd.sock";
     options.slots = 4;
@@ -521,6 +525,27 @@ TEST_F(AgentTest, ADrainThatIsStuckIsReplacedAndKilled) {
   ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 203, v1::STOP_KILL)));
   ASSERT_TRUE(says(202, true));
   EXPECT_EQ(Processes("a", 1), 0u);
+}
+
+TEST_F(AgentTest, ACkptRunThatDoesNotAnswerIsNamedAndSoIsItsReturn) {
+  AddNode("a", uint64_t{256} << 20, std::chrono::seconds(1));
+  Launched("a", "run", 1);
+  const std::string mark = LaunchMark("job", 1, dir_ + "/a/agent.sock");
+  const std::vector<os::ProcessInfo> processes = os::ProcessesWithEnv(mark).value();
+  const auto run = std::find_if(processes.begin(), processes.end(),
+                                [](const auto& process) { return process.name != "sleep"; });
+  ASSERT_NE(run, processes.end());
+  const std::string pid = std::to_string(run->pid);
+  ASSERT_EQ(kill(run->pid, SIGSTOP), 0);
+  EXPECT_TRUE(coordinator_->Await("a", [&](const auto& m) {
+    return m.has_job() && m.job().run_silent().find(
+                              "process " + pid + ") has not answered for 1") != std::string::npos;
+  }));
+  coordinator_->Clear();
+  ASSERT_EQ(kill(run->pid, SIGCONT), 0);
+  ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 110, v1::STOP_SUSPEND)));
+  EXPECT_TRUE(coordinator_->Await(
+      "a", [](const auto& m) { return m.has_job() && m.job().run_silent().empty(); }));
 }
 
 TEST_F(AgentTest, CopiesThatWentWithTheAgentAndItsCkptRunAreCalledLost) {

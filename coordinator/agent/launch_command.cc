@@ -93,6 +93,7 @@ os::SpawnOptions LaunchCommand(const v1::Launch& launch, const AgentOptions& opt
   add("--log-dir", paths.log_dir);
   add("--result", paths.result);
   if (launch.drain()) argv.emplace_back("--drain");
+  if (!launch.expect().empty()) add("--expect", launch.expect());
   if (spec.save_every() != 0) add("--save-every", std::to_string(spec.save_every()));
   argv.emplace_back("--");
   argv.insert(argv.end(), spec.command().begin(), spec.command().end());

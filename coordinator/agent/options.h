@@ -28,7 +28,8 @@ struct AgentOptions {
   // Waits; tests shorten them.
   Nanos reconnect_min = std::chrono::milliseconds(200);
   Nanos reconnect_max = std::chrono::seconds(5);
-  Nanos kill_grace = std::chrono::seconds(3);  // for a ckpt-run to carry out a kill by itself
+  Nanos run_silence = std::chrono::seconds(15);  // of a ckpt-run, before it is called stuck
+  Nanos kill_grace = std::chrono::seconds(3);    // for a ckpt-run to carry out a kill by itself
 };
 
 // Fills defaults in. Errors: kInvalidArgument naming the flag; kUnimplemented for addresses beyond

@@ -97,6 +97,7 @@ TEST(LaunchCommand, SaysAllThatCkptRunMustKnow) {
   EXPECT_EQ(FlagOf(spawn, "--listen"), "127.0.0.1") << "it leads a gang of two nodes";
   EXPECT_EQ(FlagOf(spawn, "--rendezvous"), "(none)");
   EXPECT_EQ(FlagOf(spawn, "--job-id"), "(none)");
+  EXPECT_EQ(FlagOf(spawn, "--expect"), "(none)");
   EXPECT_EQ(std::vector<std::string>(spawn.argv.end() - 3, spawn.argv.end()),
             (std::vector<std::string>{"--", "train", "--lr=1"}));
   EXPECT_EQ(spawn.grouping, os::Grouping::kNewSession);
@@ -114,10 +115,12 @@ TEST(LaunchCommand, SaysAllThatCkptRunMustKnow) {
 
   launch.set_node_rank(1);
   launch.set_leader_address("127.0.0.1:5");
+  launch.set_expect("s120.e3.a2");
   launch.set_job_id(std::string(16, '\x0f'));
   spawn = LaunchCommand(launch, Good(), paths, 1000);
   EXPECT_EQ(FlagOf(spawn, "--rendezvous"), "127.0.0.1:5");
   EXPECT_EQ(FlagOf(spawn, "--listen"), "(none)");
+  EXPECT_EQ(FlagOf(spawn, "--expect"), "s120.e3.a2");
   EXPECT_EQ(FlagOf(spawn, "--job-id"), "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f");
 }
 

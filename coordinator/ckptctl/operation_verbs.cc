@@ -1,4 +1,4 @@
-// quote, apply, suspend, resume, checkpoint, migrate, cancel, operation.
+// quote, apply, suspend, resume, checkpoint, migrate, cancel, withdraw, operation.
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <iostream>
@@ -16,6 +16,7 @@ struct Options {
   std::string target;  // job, or plan
   std::string from, to, deadline;
   std::vector<std::string> nodes;
+  bool from_store = false;
   uint64_t epoch = 0;
   WaitOptions wait;
 };
@@ -43,9 +44,15 @@ int Operate(const Globals& globals, const Options& options, Method method, Reque
 }
 
 int Quote(const Globals& globals, const Options& options) {
+  auto deadline_ms = DeadlineMs(options);
+  if (!deadline_ms.ok()) {
+    Fail(deadline_ms.status());
+    return kExitUsage;
+  }
   return WithClient(globals, [&](Client& client) -> Status {
     v1::QuoteRequest request;
     request.set_job(options.target);
+    request.set_deadline_ms(*deadline_ms);
     v1::Plan plan;
     CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::Quote, request, &plan));
     if (globals.json()) {
@@ -58,7 +65,9 @@ int Quote(const Globals& globals, const Options& options) {
 }
 
 // One that was begun earlier, by its number.
-int Show(const Globals& globals, const Options& options) {
+template <typename Request, typename Method, typename Then>
+int ByNumber(const Globals& globals, const Options& options, Method method, Request request,
+             Then then) {
   uint64_t op_id = 0;
   const char* end = options.target.data() + options.target.size();
   if (std::from_chars(options.target.data(), end, op_id) != std::from_chars_result{end, {}}) {
@@ -67,12 +76,31 @@ int Show(const Globals& globals, const Options& options) {
     return kExitUsage;
   }
   return WithClient(globals, [&](Client& client) -> Status {
-    v1::GetOperationRequest request;
     request.set_op_id(op_id);
     v1::Operation operation;
-    CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::GetOperation, request, &operation));
-    return FinishOperation(client, globals, options.wait, std::move(operation));
+    CKPT_RETURN_IF_ERROR(client.Call(method, request, &operation));
+    return then(client, std::move(operation));
   });
+}
+
+int Show(const Globals& globals, const Options& options) {
+  return ByNumber(globals, options, &v1::Coordinator::Stub::GetOperation, v1::GetOperationRequest(),
+                  [&](Client& client, v1::Operation operation) {
+                    return FinishOperation(client, globals, options.wait, std::move(operation));
+                  });
+}
+
+// What it names has failed then: that is what was asked for.
+int Withdraw(const Globals& globals, const Options& options) {
+  return ByNumber(globals, options, &v1::Coordinator::Stub::Withdraw, v1::WithdrawRequest(),
+                  [&](Client&, const v1::Operation& operation) -> Status {
+                    if (globals.json()) {
+                      std::cout << ToJson(operation) << std::endl;
+                    } else {
+                      PrintOperation(std::cout, operation);
+                    }
+                    return OkStatus();
+                  });
 }
 
 using Action = std::function<int(const Globals&, const Options&)>;
@@ -135,8 +163,11 @@ void RegisterStops(CLI::App& app, const Globals& globals, Run* run) {
 
 void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run) {
   using Stub = v1::Coordinator::Stub;
+  auto quote = std::make_shared<Options>();
   AddVerb(app, globals, run, "quote", "what it would cost to make room for a job; changes nothing",
-          "job", std::make_shared<Options>(), Quote);
+          "job", quote, Quote)
+      ->add_option("--deadline", quote->deadline,
+                   "that the victims are to be given, like 30s (default: by their bytes)");
 
   auto apply = std::make_shared<Options>();
   AddWait(AddVerb(app, globals, run, "apply", "carry out a plan that quote made: STOPS its victims",
@@ -156,10 +187,13 @@ void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run) {
                              v1::ResumeRequest request;
                              request.set_job(o.target);
                              for (const auto& node : o.nodes) request.add_nodes(node);
+                             request.set_from_store(o.from_store);
                              return Operate(g, o, &Stub::Resume, std::move(request));
                            });
   AddWait(verb, resume.get(), false);
   verb->add_option("--nodes", resume->nodes, "there and now, or not at all")->delimiter(',');
+  verb->add_flag("--from-store", resume->from_store,
+                 "go on WITHOUT the newest copy if it is not found: from the store, or anew");
 
   auto migrate = std::make_shared<Options>();
   verb = AddVerb(app, globals, run, "migrate", "move the ranks of one node, memory to memory",
@@ -173,6 +207,9 @@ void RegisterOperationVerbs(CLI::App& app, const Globals& globals, Run* run) {
   verb->add_option("--from", migrate->from, "node to leave")->required();
   verb->add_option("--to", migrate->to, "node to go to")->required();
   AddWait(verb, migrate.get(), true);
+
+  AddVerb(app, globals, run, "withdraw", "take back an operation that has released nothing yet",
+          "operation", std::make_shared<Options>(), Withdraw);
 
   auto shown = std::make_shared<Options>();
   verb = AddVerb(app, globals, run, "operation", "show an operation that was begun earlier",

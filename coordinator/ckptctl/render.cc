@@ -32,6 +32,28 @@ std::string NewestCopy(const v1::Job& job) {
   return "-";
 }
 
+std::string Steps(int64_t steps) {
+  return std::to_string(steps) + (steps == 1 ? " step" : " steps");
+}
+
+std::string Lost(int64_t steps, double gpu_seconds) {
+  return Steps(steps) + ", " + Fixed(gpu_seconds, 1) + " GPU-seconds";
+}
+
+// What the next quote goes by.
+void PrintMeasured(std::ostream& out, const v1::Measured& measured) {
+  std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() ? "" : ", ") + words; };
+  if (measured.stage_bytes_per_second() > 0) {
+    add("stages " + Fixed(measured.stage_bytes_per_second() / 1e9, 2) + " GB/s a node");
+  }
+  if (measured.exit_seconds() > 0) add("exits in " + Fixed(measured.exit_seconds(), 2) + " s");
+  if (measured.restore_seconds() > 0) {
+    add("resumes in " + Fixed(measured.restore_seconds(), 2) + " s");
+  }
+  if (!text.empty()) out << "  measured: " << text << "\n";
+}
+
 }  // namespace
 
 std::string ClockTime(int64_t wall_ns) {
@@ -124,17 +146,19 @@ std::string DescribeTimes(const v1::PhaseTimes& times) {
 }
 
 void PrintJobs(std::ostream& out, const v1::ListJobsResponse& jobs) {
-  std::vector<std::vector<std::string>> rows = {
-      {"NAME", "STATE", "RANKS", "PRIO", "CLASS", "EPOCH", "STEP", "COPY", "NODES", "REASON"}};
+  std::vector<std::vector<std::string>> rows = {{"NAME", "STATE", "RANKS", "PRIO", "CLASS", "EPOCH",
+                                                 "STEP", "COPY", "LOST", "NODES", "REASON"}};
   for (const v1::Job& job : jobs.jobs()) {
     std::string nodes;
     for (const v1::NodePlacement& place : job.placement().nodes()) {
       nodes += (nodes.empty() ? "" : ",") + place.node();
     }
-    rows.push_back({job.spec().name(), StateWord(job.state()), std::to_string(job.spec().ranks()),
-                    std::to_string(job.spec().priority()), job.spec().job_class(),
-                    std::to_string(job.epoch()), std::to_string(job.step()), NewestCopy(job),
-                    nodes.empty() ? "-" : nodes, job.reason()});
+    rows.push_back(
+        {job.spec().name(), StateWord(job.state()), std::to_string(job.spec().ranks()),
+         std::to_string(job.spec().priority()), job.spec().job_class(), std::to_string(job.epoch()),
+         std::to_string(job.step()), NewestCopy(job),
+         job.lost_steps() == 0 ? "-" : Steps(job.lost_steps()), nodes.empty() ? "-" : nodes,
+         job.reason() + (job.reason().empty() || job.drain().empty() ? "" : "; ") + job.drain()});
   }
   PrintTable(out, rows);
 }
@@ -150,7 +174,7 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
       << spec.job_class() << ", priority " << spec.priority()
       << (spec.not_preemptible() ? ", not preemptible" : "") << "; preempted "
       << job.preempted_count() << " x, restarted " << job.restart_count() << " x, lost "
-      << Fixed(job.lost_gpu_seconds(), 1) << " GPU-seconds\n";
+      << Lost(job.lost_steps(), job.lost_gpu_seconds()) << "\n";
   if (job.placement().nodes_size() != 0) {
     out << "  place: " << DescribePlacement(job.placement()) << "\n";
   }
@@ -163,8 +187,10 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
         << copy.attempt() << "), " << FormatBytes(copy.bytes()) << ": " << DescribeCopy(copy)
         << "\n";
   }
+  if (!job.drain().empty()) out << "  drain: " << job.drain() << "\n";
   const std::string times = DescribeTimes(job.last_stop());
   if (!times.empty()) out << "  last stop: " << times << "\n";
+  PrintMeasured(out, job.measured());
   for (const v1::Method& method : job.methods()) {
     out << "  " << method.name() << ": " << (method.yes() ? "yes" : "no, " + method.reason())
         << "\n";
@@ -191,18 +217,21 @@ void PrintPlan(std::ostream& out, const v1::Plan& plan) {
   out << "plan " << plan.id() << ": " << plan.job() << " on " << DescribePlacement(plan.placement())
       << "\n";
   if (plan.victims_size() == 0) out << "  there is room: nobody is stopped\n";
-  std::vector<std::vector<std::string>> rows = {
-      {"  VICTIM", "SLOTS", "PRICE", "LOST", "STAGE", "RESTORE", "REQUEUE", "PREEMPTED", "NODES"}};
+  std::vector<std::vector<std::string>> rows = {{"  VICTIM", "SLOTS", "PRICE", "LOST", "STAGE",
+                                                 "EXIT", "RESTORE", "REQUEUE", "PREEMPTED", "NODES",
+                                                 "TIMES"}};
   for (const v1::Victim& victim : plan.victims()) {
-    rows.push_back({"  " + victim.job(), std::to_string(victim.ranks()), Fixed(victim.price(), 1),
-                    Fixed(victim.lost_seconds(), 2) + " s", Fixed(victim.stage_seconds(), 2) + " s",
-                    Fixed(victim.restore_seconds(), 2) + " s",
-                    Fixed(victim.requeue_seconds(), 2) + " s",
-                    std::to_string(victim.times_preempted()) + " x", Join(victim.nodes(), ",")});
+    rows.push_back(
+        {"  " + victim.job(), std::to_string(victim.ranks()), Fixed(victim.price(), 1),
+         Fixed(victim.lost_seconds(), 2) + " s", Fixed(victim.stage_seconds(), 2) + " s",
+         Fixed(victim.exit_seconds(), 2) + " s", Fixed(victim.restore_seconds(), 2) + " s",
+         Fixed(victim.requeue_seconds(), 2) + " s", std::to_string(victim.times_preempted()) + " x",
+         Join(victim.nodes(), ","), victim.measured() ? "measured" : "assumed"});
   }
   if (plan.victims_size() != 0) PrintTable(out, rows);
   out << "  price " << Fixed(plan.price(), 1) << " GPU-seconds; granted in about "
       << Fixed(plan.grant_seconds(), 1) << " s\n";
+  for (const std::string& warning : plan.warnings()) out << "  careful: " << warning << "\n";
   for (const std::string& why : plan.rejected()) out << "  not " << why << "\n";
   out << "  `ckptctl apply " << plan.id() << "` carries it out; nothing has been changed\n";
 }
@@ -216,8 +245,11 @@ void PrintOperation(std::ostream& out, const v1::Operation& operation) {
       << (operation.message().empty() ? "" : ": " + operation.message()) << "\n";
   for (const v1::VictimProgress& victim : operation.victims()) {
     const std::string times = DescribeTimes(victim.times());
-    out << "  " << victim.job() << " " << victim.phase() << (times.empty() ? "" : ": " + times)
-        << "\n";
+    out << "  " << victim.job() << " " << victim.phase() << (times.empty() ? "" : ": " + times);
+    if (victim.lost_steps() != 0 || victim.lost_gpu_seconds() > 0) {
+      out << "; lost " << Lost(victim.lost_steps(), victim.lost_gpu_seconds());
+    }
+    out << "\n";
   }
   if (operation.granted_ns() != 0) {
     const auto ns = operation.granted_ns() - operation.started_ns();

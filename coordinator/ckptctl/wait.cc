@@ -87,7 +87,7 @@ Status WaitDurable(Client& client, const v1::Operation& operation, ProgressLine*
       line->Say(what + " is durable");
       return OkStatus();
     }
-    if (!copy.failure().empty()) {
+    if (!copy.failure().empty() && job.drain().empty()) {
       return Aborted(what + " is in RAM only and will not become durable: " + copy.failure());
     }
     if (job.state() != v1::JOB_SUSPENDED) {
@@ -132,11 +132,14 @@ std::string LeavingMessage(const v1::Operation& operation) {
   const std::string id = std::to_string(operation.op_id());
   const std::string& kind = operation.kind();
   std::string back = "it cannot be taken back";
-  if (kind == "preempt") back = "`ckptctl cancel " + job + "` lets its victims go on";
-  if (kind == "suspend") back = "`ckptctl resume " + job + "` once it is suspended";
+  const std::string withdraw = "`ckptctl withdraw " + id + "`";
+  if (kind == "preempt") back = withdraw + " lets its victims go on";
+  if (kind == "suspend") {
+    back = withdraw + ", or `ckptctl resume " + job + "` once it is suspended";
+  }
   if (kind == "resume") back = "`ckptctl suspend " + job + "` once it runs";
   if (kind == "checkpoint") back = "nothing to take back, the job runs on";
-  if (kind == "migrate") back = "`ckptctl migrate` the other way once it is there";
+  if (kind == "migrate") back = withdraw + ", or `ckptctl migrate` back once it is there";
   return "no longer waiting; the " + kind + " of " + job + " goes on (operation " + id + "):\n" +
          "  look: `ckptctl operation " + id + "`, with --wait to wait again\n" +
          "  take back: " + back;

@@ -69,9 +69,9 @@ void AddCapabilities(const WhyInput& in, Why* why) {
 
 // What went wrong, newest first.
 void AddTroubles(const WhyInput& in, Why* why) {
-  static const std::set<std::string> kKinds = {"failed",  "suspend_failed", "aborted",
-                                               "overdue", "node_lost",      "unknown",
-                                               "silent",  "drain_failed",   "restarted"};
+  static const std::set<std::string> kKinds = {
+      "failed",       "suspend_failed", "aborted", "overdue",   "node_lost", "unknown",   "silent",
+      "drain_failed", "restarted",      "behind",  "fell_back", "copy_lost", "run_silent"};
   size_t count = 0;
   for (auto it = in.events.rbegin(); it != in.events.rend() && count < kTroublesMax; ++it) {
     if (!kKinds.contains(it->kind())) continue;
@@ -138,8 +138,24 @@ void AddPlan(const WhyInput& in, Why* why) {
   why->commands.push_back(Type("apply " + in.plan->id(), "stops " + victims + " and starts it"));
 }
 
+// It has room, and is not started from less than it had.
+bool ExplainBehind(const WhyInput& in, Why* why) {
+  const v1::Event* newest = Last(in, {"behind", "launched", "copy_given_up"});
+  if (newest == nullptr || newest->kind() != "behind") return false;
+  const std::string& name = in.job.spec().name();
+  why->summary = name + " is not started" + At(*newest) + ": " + in.job.reason() + ".";
+  AddCopies(in, why);
+  AddTroubles(in, why);
+  why->commands.push_back(Type("resume " + name, "tries again now"));
+  why->commands.push_back(
+      Type("resume " + name + " --from-store", "goes on without that copy, from what is found"));
+  why->commands.push_back(Type("doctor", "says what is wrong with the nodes"));
+  return true;
+}
+
 void ExplainWaiting(const WhyInput& in, Why* why) {
   const std::string& name = in.job.spec().name();
+  if (ExplainBehind(in, why)) return;
   const bool preempted = in.job.state() == v1::JOB_PREEMPTED;
   const v1::Event* event = preempted ? Last(in, {"released"}) : Last(in, {"submitted"});
   why->summary = name + (preempted ? " was stopped to make room" : " waits for capacity") +

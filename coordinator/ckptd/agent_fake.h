@@ -83,6 +83,16 @@ class FakeAgent {
     hold_ = false;
     Released(job);
   }
+  // From now on a launch goes as far as starting, until ReleaseStart.
+  void HoldStart() {
+    MutexLock lock(mutex_);
+    hold_start_ = true;
+  }
+  void ReleaseStart(const std::string& job) {
+    MutexLock lock(mutex_);
+    hold_start_ = false;
+    Started(job);
+  }
   // Waits until a stop is held.
   void AwaitHeld() {
     MutexLock lock(mutex_);
@@ -156,8 +166,15 @@ class FakeAgent {
     report.set_epoch(launch.epoch());
     report.set_node_rank(launch.node_rank());
     if (launch.node_rank() == 0) report.set_gang_address("127.0.0.1:7");
+    if (!launch.expect().empty()) report.set_resumed_from("ram " + launch.expect());
     report.set_state(v1::NODE_JOB_STARTING);
     WriteReport(report);
+    if (hold_start_) return;
+    Started(launch.job());
+  }
+
+  void Started(const std::string& job) CKPT_REQUIRES(mutex_) {
+    v1::JobReport& report = reports_[job];
     report.set_state(v1::NODE_JOB_RUNNING);
     report.set_step(100);
     v1::Method* method = report.add_methods();
@@ -168,7 +185,18 @@ class FakeAgent {
 
   void OnStop(const v1::Stop& stop) CKPT_REQUIRES(mutex_) {
     v1::JobReport& report = reports_[stop.job()];
+    if (stop.kind() == v1::STOP_WITHDRAW) {
+      if (!held_ || report.state() != v1::NODE_JOB_STOPPING) return;
+      report.set_state(v1::NODE_JOB_RUNNING);
+      report.set_suspend_failed(true);
+      report.set_message("withdrawn by operator");
+      report.clear_staging_done();
+      report.clear_staging_total();
+      return WriteReport(report);
+    }
     report.set_op_id(stop.op_id());
+    report.clear_suspend_failed();
+    report.clear_message();
     if (stop.kind() == v1::STOP_KILL) {
       report.set_state(v1::NODE_JOB_FAILED);
       report.set_message("killed");
@@ -193,6 +221,7 @@ class FakeAgent {
     v1::PhaseTimes* times = report.mutable_times();
     times->set_staged_ns(8'000'000);
     times->set_staged_bytes(64 << 20);
+    times->set_comms_down_ns(9'000'000);
     WriteReport(report);
     times->set_released_ns(20'000'000);
     report.set_state(v1::NODE_JOB_RELEASED);
@@ -255,6 +284,7 @@ class FakeAgent {
   v1::CoordinatorMsg welcome_ CKPT_GUARDED_BY(mutex_);
   bool welcomed_ CKPT_GUARDED_BY(mutex_) = false;
   bool wrote_ CKPT_GUARDED_BY(mutex_) = false;
+  bool hold_start_ CKPT_GUARDED_BY(mutex_) = false;
   bool hold_ CKPT_GUARDED_BY(mutex_) = false, held_ CKPT_GUARDED_BY(mutex_) = false;
   std::string log_ CKPT_GUARDED_BY(mutex_) = "step 1\nstep 2\n";
   os::Thread reader_;

@@ -98,6 +98,8 @@ core::JobReport FromProto(const v1::JobReport& in) {
   report.drain_op = in.drain_op();
   report.staging_done = in.staging_done();
   report.staging_total = in.staging_total();
+  report.behind = in.behind();
+  report.run_silent = in.run_silent();
   return report;
 }
 
@@ -239,6 +241,8 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
     victim->set_restore_seconds(quote.restore_seconds);
     victim->set_requeue_seconds(quote.requeue_seconds);
     victim->set_times_preempted(quote.times_preempted);
+    victim->set_exit_seconds(quote.exit_seconds);
+    victim->set_measured(quote.measured);
     for (const std::string& node : quote.nodes) victim->add_nodes(node);
   }
   out->set_price(plan.price);
@@ -298,6 +302,10 @@ void ToProto(const core::Core& core, const core::Job& job, v1::Job* out) {
   out->set_op_id(job.op_id);
   out->set_lost_steps(job.lost_steps);
   out->set_drain(core.DrainInWords(job));
+  v1::Measured* measured = out->mutable_measured();
+  measured->set_stage_bytes_per_second(job.measured.stage_bytes_per_second);
+  measured->set_exit_seconds(job.measured.exit_seconds);
+  measured->set_restore_seconds(job.measured.restore_seconds);
 }
 
 void ToProto(const core::Core& core, const core::Node& node, v1::Node* out) {
@@ -336,6 +344,7 @@ void Fill(const core::Launch& launch, const std::string&, v1::CoordinatorMsg* ms
   out->set_listen_host(launch.listen_host);
   out->set_job_id(launch.job_id);
   out->set_drain(launch.drain);
+  out->set_expect(launch.expect);
 }
 
 void Fill(const core::Stop& stop, const std::string&, v1::CoordinatorMsg* msg) {

@@ -130,7 +130,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Withdraw(Context* context,
 
 grpc::ServerUnaryReactor* CoordinatorService::Resume(Context* context, const v1::ResumeRequest* r,
                                                      v1::Operation* out) {
-  core::Resume resume{r->op_id(), r->job(), {r->nodes().begin(), r->nodes().end()}};
+  core::Resume resume{
+      r->op_id(), r->job(), {r->nodes().begin(), r->nodes().end()}, r->from_store()};
   return Operate(context, std::move(resume), out);
 }
 

@@ -13,6 +13,8 @@
 //     seen in a record, claim or report, and is stored before it is used.
 // I3  A job whose newest copy is only in RAM is launched where that copy is, or not at all, unless
 //     an operator who names the nodes says otherwise while that RAM is out of reach.
+//     No launch resumes from an older copy than the newest that is known here, unless an operator
+//     says so (`Resume::from_store`): it is told what to expect, refuses, and is tried again.
 // I4  Every operation ends: done, or failed with what undoes each victim's state.
 // I5  The same records and events give the same actions (tokens come from the injected source).
 // I6  A complete copy that is only in RAM, and that no ckpt-run writes any more, is written by a
@@ -41,6 +43,7 @@ struct Options {
   int64_t silence_ns = 15'000'000'000;      // a restarted agent that says nothing of a job
   int64_t starvation_ns = 300'000'000'000;  // after this nobody passes the head of the queue
   int64_t operation_kept_ns = 7 * 86'400'000'000'000;
+  uint32_t behind_max = 12;          // launches that find only an older copy than is known here
   int64_t quiet_ns = 4'000'000'000;  // a node that says nothing for so long may not hear either
   int64_t drain_retry_min_ns = 5'000'000'000;  // doubles with each failure
   int64_t drain_retry_max_ns = 300'000'000'000;

@@ -884,6 +884,33 @@ TEST_F(CoreTest, ACopyThatIsLostIsSaidAndItsStepsAreBooked) {
   EXPECT_TRUE(Sent<Launch>().empty()) << "there is nothing to drain";
 }
 
+TEST_F(CoreTest, ACopyWhoseCkptRunDoesNotAnswerIsWrittenByAnotherOne) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  JobReport report = Snapshot("j", "a", NodeJobState::kReleased);
+  report.copies = {CopyState{1, 1, 10, true, {"a"}, false, 1 << 20}};
+  Do(JobReported{"a", report});
+  sends_.clear();
+  Wait(5 * kSecond);
+  EXPECT_TRUE(Sent<Launch>().empty()) << "it is being written";
+  report.run_silent = "process 9 has not answered for 15 s";
+  Do(JobReported{"a", report});
+  auto launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_TRUE(launches[0].second.drain);
+  EXPECT_TRUE(Happened("run_silent") && Happened("drain_started"));
+  Wait(5 * kSecond);
+  EXPECT_FALSE(Happened("drain_failed")) << "that one was silent, not the one that drains";
+  report.run_silent.clear();
+  report.drain_op = launches[0].second.op_id;
+  Do(JobReported{"a", report});
+  report.run_silent = "process 10 has not answered for 15 s";
+  Do(JobReported{"a", report});
+  EXPECT_TRUE(Happened("drain_failed"));
+  EXPECT_SAYS(core_->DrainInWords(*core_->FindJob("j")), "node a: process 10");
+}
+
 // ---- taken back, and not heard
 
 TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {
@@ -936,6 +963,145 @@ TEST_F(CoreTest, ANodeThatDoesNotAnswerIsNamedAndNoKillLiesInWaitForIt) {
   report.suspend_failed = true;
   Do(JobReported{"a", report});
   EXPECT_EQ(StateOf("j"), JobState::kRunning);
+}
+
+// ---- never from less than is known
+
+TEST_F(CoreTest, ALaunchThatFindsOnlyAnOlderCopyIsHeldAndTriedAgain) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  SayCopy("j", "a", NodeJobState::kReleased, 10, false);
+  sends_.clear();
+  Do(Resume{8, "j"});
+  auto launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].second.expect, "s10.e1.a1");
+  const auto refuse = [&] {
+    JobReport report = Snapshot("j", "a", NodeJobState::kFailed);
+    report.behind = true;
+    report.message = "job j is not started: s10.e1.a1 is nowhere";
+    Do(JobReported{"a", report});
+  };
+  refuse();
+  EXPECT_EQ(StateOf("j"), JobState::kPending);
+  EXPECT_EQ(core_->FindJob("j")->restart_count, 0u) << "that is no crash";
+  EXPECT_TRUE(Happened("behind"));
+  for (const char* part : {"s10.e1.a1 is nowhere", "in RAM of a only", "--from-store"}) {
+    EXPECT_SAYS(core_->FindJob("j")->reason, part);
+  }
+  EXPECT_EQ(Op(8).state, OperationState::kFailed);
+  EXPECT_SAYS(Op(8).message, "s10.e1.a1 is nowhere");
+  for (uint32_t tries = 2; StateOf("j") != JobState::kFailed; ++tries) {
+    ASSERT_LE(tries, TestOptions().behind_max);
+    sends_.clear();
+    Wait(70 * kSecond);
+    launches = Sent<Launch>();
+    std::erase_if(launches, [](const auto& sent) { return sent.second.drain; });
+    ASSERT_EQ(launches.size(), 1u) << tries;
+    EXPECT_EQ(launches[0].second.expect, "s10.e1.a1");
+    refuse();
+  }
+  EXPECT_SAYS(core_->FindJob("j")->reason, "gave up after 12 tries");
+  EXPECT_SAYS(core_->FindJob("j")->reason, "`ckptctl resume j --from-store`");
+  EXPECT_SAYS(core_->FindJob("j")->reason, "resumes from step 10, in RAM of a only");
+}
+
+TEST_F(CoreTest, FromTheStoreMeansWithoutWhatIsNotFound) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.copies = {CopyState{1, 1, 20, false, {}, true, 1}};
+  Do(JobReported{"a", report});
+  Do(Suspend{{7, "j", 0, 5000}});
+  report = Snapshot("j", "a", NodeJobState::kReleased);
+  const CopyState durable{1, 1, 20, false, {}, true, 1};
+  report.copies = {CopyState{1, 2, 30, true, {"a"}, false, 1}, durable};
+  Do(JobReported{"a", report});
+  sends_.clear();
+  Resume resume{8, "j"};
+  resume.from_store = true;
+  EXPECT_TRUE(Do(resume).status.ok());
+  auto launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].second.expect, "s20.e1.a1") << "what the store had is still asked for";
+  EXPECT_TRUE(Happened("copy_given_up"));
+  Restart();
+  Node("a", 1);
+  launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].second.expect, "s20.e1.a1") << "and after a restart";
+  report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.resumed_from = "store s20.e1.a1";
+  Do(JobReported{"a", report});
+  EXPECT_EQ(StateOf("j"), JobState::kRunning);
+  EXPECT_TRUE(Happened("fell_back"));
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
+}
+
+TEST_F(CoreTest, ADamagedCopyThatIsSkippedIsToldAndBookedOnce) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  JobReport report = Snapshot("j", "a", NodeJobState::kReleased);
+  report.copies = {CopyState{1, 2, 30, false, {}, true, 1},
+                   CopyState{1, 1, 20, false, {}, true, 1}};
+  Do(JobReported{"a", report});
+  Do(Resume{8, "j"});
+  report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.resumed_from = "store s30.e1.a2";
+  Do(JobReported{"a", report});
+  EXPECT_FALSE(Happened("fell_back"));
+  report.resumed_from = "store s20.e1.a1";
+  report.copies = {CopyState{2, 1, 40, true, {"a"}, false, 1}};
+  Do(JobReported{"a", report});
+  Do(JobReported{"a", report});
+  EXPECT_TRUE(Happened("fell_back"));
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
+}
+
+TEST_F(CoreTest, WhoNamesOtherNodesForACopyOutOfReachGoesOnWithoutIt) {
+  Node("a", 1);
+  Node("b", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  SayCopy("j", "a", NodeJobState::kReleased, 10, false);
+  Resume resume{8, "j", {"b"}};
+  EXPECT_SAYS(Refusal(resume, Code::kFailedPrecondition), "with --from-store it is");
+  Do(NodeLost{"a", "test"});
+  sends_.clear();
+  EXPECT_TRUE(Do(resume).status.ok());
+  const auto launches = Sent<Launch>();
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].second.expect, "");
+}
+
+TEST_F(CoreTest, WhatAStopAndAStartTookIsMeasured) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  JobReport report = Snapshot("j", "a", NodeJobState::kReleased);
+  report.copies = {CopyState{1, 1, 10, true, {"a"}, false, 1 << 20}};
+  report.times.noticed_ns = 1;
+  report.times.cut_ns = 1 * kSecond;
+  report.times.staged_ns = 3 * kSecond;
+  report.times.comms_down_ns = 4 * kSecond;
+  report.times.released_ns = 4 * kSecond + kSecond / 2;
+  report.times.staged_bytes = 2 << 20;
+  Do(JobReported{"a", report});
+  EXPECT_DOUBLE_EQ(core_->FindJob("j")->measured.stage_bytes_per_second, 1 << 20);
+  EXPECT_DOUBLE_EQ(core_->FindJob("j")->measured.exit_seconds, 0.5);
+  Do(Resume{8, "j"});
+  report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.resumed_from = "ram s10.e1.a1";
+  Do(JobReported{"a", report});
+  now_ += 2 * kSecond;
+  report.first_step_ns = 77;  // of another clock
+  Do(JobReported{"a", report});
+  EXPECT_NEAR(core_->FindJob("j")->measured.restore_seconds, 2, 0.1);
+  Restart();
+  EXPECT_DOUBLE_EQ(core_->FindJob("j")->measured.exit_seconds, 0.5);
+  EXPECT_NEAR(core_->FindJob("j")->measured.restore_seconds, 2, 0.1);
 }
 
 // ---- small

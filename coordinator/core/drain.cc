@@ -60,6 +60,13 @@ bool Core::Impl::NobodyWrites(const Job& job, const CopyState& copy) const {
   return true;
 }
 
+std::string Core::Impl::SilentWriter(const Job& job, const CopyState& copy) const {
+  for (const auto& [key, words] : job.run_silent) {
+    if (key.second == copy.epoch && Connected(key.first)) return "node " + key.first + ": " + words;
+  }
+  return "";
+}
+
 void Core::Impl::Drains() {
   for (auto& [name, job] : jobs_) {
     if (job.drain.op != 0) CheckDrain(job);
@@ -89,8 +96,11 @@ void Core::Impl::ConsiderDrain(Job& job) {
   }
   const bool reachable = std::all_of(job.members.begin(), job.members.end(),
                                      [&](const Member& m) { return Connected(m.place.node); });
+  const std::string silent = SilentWriter(job, *copy);
   if (!reachable) {
     drain.progress_ns = now_.boot_ns;  // what goes on there is not seen
+  } else if (!silent.empty()) {
+    if (now_.boot_ns >= drain.until_ns) StartDrain(job, *copy, silent);
   } else if (NobodyWrites(job, *copy)) {
     if (now_.boot_ns >= drain.until_ns)
       StartDrain(job, *copy, "no ckpt-run is left that writes it");
@@ -195,8 +205,14 @@ void Core::Impl::CheckDrain(Job& job) {
       return;
     }
   }
+  const auto silent =
+      std::find_if(drain.members.begin(), drain.members.end(), [&](const Member& m) {
+        return m.heard && job.run_silent.contains({m.place.node, copy->epoch});
+      });
   if (copy->lost) {
     DrainFailed(job, "its memory is gone");
+  } else if (silent != drain.members.end()) {
+    DrainFailed(job, SilentWriter(job, *copy));
   } else if (now_.boot_ns - drain.progress_ns > options_.drain_stall_ns) {
     DrainFailed(job,
                 "nothing of it was written for " + FormatDuration(Nanos(options_.drain_stall_ns)));

@@ -41,6 +41,7 @@ struct Resume {
   uint64_t op_id = 0;
   std::string job;
   std::vector<std::string> nodes;  // empty: anywhere
+  bool from_store = false;         // without the copies that are only in RAM, or that are not found
 };
 struct Migrate {
   uint64_t op_id = 0;
@@ -100,6 +101,7 @@ struct Launch {
   std::string listen_host;
   std::string job_id;
   bool drain = false;
+  std::string expect;  // the newest copy that is known; it must not resume from an older one
 };
 struct Stop {
   std::string job;

@@ -3,6 +3,7 @@
 
 #include "coordinator/core/impl.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/base/ids.h"
 
 namespace ckpt::core {
 namespace {
@@ -45,6 +46,14 @@ bool AnyIn(const Job& job, NodeJobState state) {
   return !AllMembers(job, [&](const Member& m) { return m.state != state; });
 }
 
+std::string IdOf(const CopyState& copy) {
+  return AttemptId{Epoch(copy.epoch), Step(copy.step), Attempt(copy.attempt)}.ToString();
+}
+
+std::array<int64_t, 3> KeyOf(const AttemptId& id) {
+  return {static_cast<int64_t>(id.epoch.value()), id.step.value(), id.attempt.value()};
+}
+
 }  // namespace
 
 // ---- launching
@@ -63,6 +72,7 @@ void Core::Impl::LaunchAt(Job& job, const Placement& placement) {
   job.reason.clear();
   job.resumed_from.clear();
   job.step_seconds = 0;
+  job.launched_ns = now_.boot_ns;
   Emit("launched", &job, "epoch " + std::to_string(job.epoch) + " on " + Describe(placement));
   LaunchMembers(job);
   settle_ = true;
@@ -96,6 +106,7 @@ void Core::Impl::SendLaunch(Job& job, Member& member) {
   launch.token = job.token;
   launch.listen_host = node.address;
   launch.job_id = job.job_id;
+  if (const auto copy = Expected(job)) launch.expect = IdOf(*copy);
   SendTo(member.place.node, std::move(launch));
 }
 
@@ -211,8 +222,9 @@ void Core::Impl::GangRunning(Job& job) {
   Edit(job.spec.name);
   job.state = JobState::kRunning;
   job.running_since_ns = job.last_copy_ns = now_.boot_ns;
-  job.starts_failed = 0;
+  job.starts_failed = job.behind_count = 0;
   job.reason.clear();
+  BookFallBack(job);
   if (!job.resumed_from.empty()) {
     Emit("resumed", &job, "from " + job.resumed_from).data["resumed_from"] = job.resumed_from;
   }
@@ -277,10 +289,13 @@ void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
                       op->state == OperationState::kRunning && job.state == JobState::kStarting;
   BookLostWork(job);
   const bool started = job.state != JobState::kStarting;
+  const bool behind = !AllMembers(job, [](const Member& m) { return !m.behind; });
   job.stop = StopPurpose::kNone;
   job.stop_kill = false;
   job.reason = what;
-  if (moving) {
+  if (behind && !moving) {
+    HoldBehind(job, what);
+  } else if (moving) {
     job.state = JobState::kSuspended;  // the operation moves it back
   } else if (never_ran && what.find(kRefused) != std::string::npos) {
     EndJob(job, JobState::kFailed, what);
@@ -300,6 +315,43 @@ void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
       DelayStart(job);
     }
   }
+}
+
+// What it should go on from may be found yet (an agent that is late, a store that is not mounted, a
+// copy that is still to be written): that is no restart, and nothing older is taken meanwhile.
+void Core::Impl::HoldBehind(Job& job, const std::string& what) {
+  const std::string way_out =
+      "`ckptctl resume " + job.spec.name + " --from-store` goes on without it, from what is found";
+  if (++job.behind_count >= options_.behind_max) {
+    EndJob(job, JobState::kFailed,
+           what + "; gave up after " + std::to_string(job.behind_count) +
+               " tries; `ckptctl resume " + job.spec.name + "` tries again: " + FallbackOf(job) +
+               "; " + way_out);
+    return;
+  }
+  job.state = JobState::kPending;
+  job.waiting_since_wall_ns = now_.wall_ns;
+  job.reason = what + "; " + FallbackOf(job) + "; " + way_out;
+  Emit("behind", &job, job.reason);
+  DelayStart(job);
+}
+
+// It did resume from an older copy than was known: a damaged one was skipped, or an operator said
+// so.
+void Core::Impl::BookFallBack(Job& job) {
+  const auto copies = MergedCopies(job);
+  const auto known = std::find_if(copies.begin(), copies.end(), [&](const CopyState& copy) {
+    return copy.epoch < job.epoch && (copy.durable || copy.staged_gang);
+  });
+  if (known == copies.end()) return;
+  const auto from = AttemptId::Parse(job.resumed_from.substr(job.resumed_from.find(' ') + 1));
+  if (from.ok() && KeyOf(*from) >= known->Key()) return;
+  const int64_t steps = known->step - (from.ok() ? from->step.value() : 0);
+  const std::string what = "step " + std::to_string(known->step) + " was left behind";
+  Emit("fell_back", &job,
+       what + ": it starts " +
+           (from.ok() ? "from step " + std::to_string(from->step.value()) : "from the beginning"));
+  BookLoss(job, steps, static_cast<double>(steps) * job.step_seconds, what);
 }
 
 // A full store, a node that cannot start it: restarts are for more than the same second.
@@ -338,10 +390,17 @@ std::string Core::Impl::FailureOf(const Job& job) const {
   return "its processes ended without a reason given";
 }
 
+std::optional<CopyState> Core::Impl::Expected(const Job& job) const {
+  for (CopyState& copy : MergedCopies(job)) {
+    if (job.given_up.contains(copy.Key())) continue;
+    if (copy.durable || copy.staged_gang) return std::move(copy);
+  }
+  return std::nullopt;
+}
+
 std::string Core::Impl::FallbackOf(const Job& job) const {
-  const auto copies = MergedCopies(job);
-  for (const CopyState& copy : copies) {
-    if (!copy.durable && !copy.staged_gang) continue;
+  if (const auto known = Expected(job)) {
+    const CopyState& copy = *known;
     std::string where;
     for (const std::string& node : copy.ram_nodes) {
       where += " " + node + (Connected(node) ? "" : " (out of reach)");

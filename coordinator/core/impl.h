@@ -73,10 +73,12 @@ class Core::Impl {
   // The stored operation of a repeated op_id.
   std::optional<Reply> Repeated(uint64_t op_id, OperationKind kind, const std::string& job) const;
   Result<Job*> JobForRequest(const std::string& name, uint64_t epoch);
+  static bool CanWithdraw(const Operation& op);
   Status CheckIdle(const Job& job, const char* verb) const;
   Status CheckCanSuspend(const Job& job) const;
   Operation& NewOp(uint64_t op_id, OperationKind kind, Job* job, int64_t deadline_ms);
   int64_t DefaultBudgetNs(const Job& job) const;
+  void GiveUpCopies(Job& job);
   Status ResumeOn(Job& job, const std::vector<std::string>& nodes, Operation& op);
   Reply Done(Operation& op, std::string message);
 
@@ -97,7 +99,9 @@ class Core::Impl {
   void FoldCopies(Job& job, const std::string& node, const JobReport& report);
   void CopiesLost(Job& job, const std::vector<CopyState>& before);
   void RememberDurable(Job& job, const std::vector<CopyState>& before);
+  void FoldSilence(Job& job, const std::string& node, const JobReport& report);
   void FoldTimes(Job& job, const JobReport& report);
+  void Measure(Job& job);
   void ForgetSuperseded(Job& job);
   void ReconcileMember(Job& job, Member& member);
   void ProbeSilentMembers(Job& job);
@@ -121,7 +125,10 @@ class Core::Impl {
   double BookLostWork(Job& job);
   double BookLoss(Job& job, int64_t steps, double seconds, const std::string& why);
   std::string FailureOf(const Job& job) const;
-  std::string FallbackOf(const Job& job) const;  // "goes on from step 100"
+  std::string FallbackOf(const Job& job) const;             // "goes on from step 100"
+  std::optional<CopyState> Expected(const Job& job) const;  // the newest copy that counts
+  void HoldBehind(Job& job, const std::string& what);
+  void BookFallBack(Job& job);
   void DelayStart(Job& job);
   bool RelaunchInPlace(Job& job);
 
@@ -130,6 +137,8 @@ class Core::Impl {
   void ConsiderDrain(Job& job);
   std::optional<CopyState> Undrained(const Job& job) const;
   bool NobodyWrites(const Job& job, const CopyState& copy) const;
+  // Which ckpt-run of the gang of `copy` does not answer; empty: all do.
+  std::string SilentWriter(const Job& job, const CopyState& copy) const;
   void StartDrain(Job& job, const CopyState& copy, const std::string& why);
   void SendDrains(Job& job);
   void FoldDrain(Job& job, const std::string& node, const JobReport& report);
@@ -190,6 +199,7 @@ class Core::Impl {
                                        std::vector<std::string>* rejected);
   std::optional<Placement> PlacementWithout(const Job& newcomer,
                                             const std::vector<const Candidate*>& victims) const;
+  double StageSecondsOf(const Job& victim) const;
   double GrantSeconds(const std::vector<VictimQuote>& victims) const;
   // Says that `victim` will not be staged within `budget_ns`, and what then; else empty.
   std::string TooShort(const Job& victim, int64_t budget_ns) const;

@@ -172,6 +172,13 @@ void Core::Impl::UndoVictim(VictimProgress& victim) {
 
 // ---- taken back
 
+// What it stops has not been released.
+bool Core::Impl::CanWithdraw(const Operation& op) {
+  const bool stops = op.kind == OperationKind::kSuspend || op.kind == OperationKind::kPreempt ||
+                     op.kind == OperationKind::kMigrate;
+  return stops && op.state == OperationState::kRunning && op.phase < Phase::kReleased;
+}
+
 Reply Core::Impl::On(const Withdraw& request) {
   Operation* op = FindOp(request.op_id);
   if (op == nullptr) {
@@ -182,12 +189,12 @@ Reply Core::Impl::On(const Withdraw& request) {
     if (op->message.starts_with(kWithdrawn)) return {OkStatus(), op->job, op->op_id};
     return {FailedPrecondition(name + " has ended already: " + op->message)};
   }
-  const bool stops = op->kind == OperationKind::kSuspend || op->kind == OperationKind::kPreempt ||
-                     op->kind == OperationKind::kMigrate;
-  if (!stops || op->phase >= Phase::kReleased) {
+  if (!CanWithdraw(*op)) {
+    const std::string cancel = "`ckptctl cancel " + op->job + "` ends the job";
+    const bool moves = op->kind == OperationKind::kMigrate;
     return {FailedPrecondition(name + " is " + std::string(PhaseName(op->phase)) +
                                " and cannot be withdrawn; " +
-                               (stops ? "what it stopped can be resumed" : "cancel the job"))};
+                               (moves ? "migrate it back when it is there" : cancel))};
   }
   EditOp(op->op_id);
   if (op->kind == OperationKind::kPreempt) {
@@ -323,6 +330,8 @@ void Core::Impl::AdvanceResume(Operation& op) {
     FinishOp(op, OperationState::kDone, Phase::kGranted,
              "runs as epoch " + std::to_string(job->epoch) +
                  (job->resumed_from.empty() ? "" : ", from " + job->resumed_from));
+  } else if (IsWaiting(job->state) && job->behind_count > 0) {
+    FinishOp(op, OperationState::kFailed, Phase::kAborted, job->reason);
   } else if (IsWaiting(job->state) && !job->reason.empty()) {
     FinishOp(op, OperationState::kDone, Phase::kReserved,
              "waits, and starts by itself: " + job->reason);

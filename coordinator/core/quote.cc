@@ -27,6 +27,12 @@ int ClassRank(const std::string& name) {
   return 1;  // training
 }
 
+double ExitSecondsAssumed(const Job& job, uint64_t bytes_per_rank) {
+  uint32_t most = 0;
+  for (const Member& member : job.members) most = std::max(most, member.place.rank_count);
+  return static_cast<double>(bytes_per_rank) * most * kExitSecondsPerByte;
+}
+
 std::string Number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", value);
@@ -42,18 +48,15 @@ VictimQuote Core::Impl::PriceOf(const Job& victim, int64_t budget_ns) const {
   quote.ranks = victim.spec.ranks;
   quote.times_preempted = victim.preempted_count;
   quote.requeue_seconds = options_.requeue_seconds;
-  const uint64_t known = BytesPerRank(victim);
-  const double per_rank = known == 0 ? kBytesPerRankAssumed : static_cast<double>(known);
-  for (const Member& member : victim.members) {
-    const auto node = nodes_.find(member.place.node);
-    const double measured = node == nodes_.end() ? 0 : node->second.info.memcpy_gbps;
-    const double gbps = measured > 0 ? measured : kGbpsAssumed;
-    const double seconds = per_rank * member.place.rank_count / (gbps * 1e9);
-    quote.stage_seconds = std::max(quote.stage_seconds, seconds);
-    quote.nodes.push_back(member.place.node);
-  }
+  for (const Member& member : victim.members) quote.nodes.push_back(member.place.node);
+  quote.stage_seconds = StageSecondsOf(victim);
   quote.restore_seconds = quote.stage_seconds + kProcessStartSeconds;
   quote.stage_seconds += victim.step_seconds;
+  quote.exit_seconds = ExitSecondsAssumed(victim, BytesPerRank(victim));
+  const Measured& measured = victim.measured;
+  if (measured.exit_seconds > 0) quote.exit_seconds = measured.exit_seconds;
+  if (measured.restore_seconds > 0) quote.restore_seconds = measured.restore_seconds;
+  quote.measured = measured.exit_seconds > 0 && measured.stage_bytes_per_second > 0;
   if (budget_ns == 0) budget_ns = DefaultBudgetNs(victim);
   const double budget_seconds = static_cast<double>(budget_ns) / 1e9;
   if (quote.stage_seconds > budget_seconds) {
@@ -64,6 +67,21 @@ VictimQuote Core::Impl::PriceOf(const Job& victim, int64_t budget_ns) const {
                                quote.requeue_seconds) +
                 options_.preemption_base * (1 + quote.times_preempted);
   return quote;
+}
+
+// As its newest stop did, else as fast as its nodes copy.
+double Core::Impl::StageSecondsOf(const Job& victim) const {
+  const uint64_t known = BytesPerRank(victim);
+  const double per_rank = known == 0 ? kBytesPerRankAssumed : static_cast<double>(known);
+  double seconds = 0;
+  for (const Member& member : victim.members) {
+    const auto node = nodes_.find(member.place.node);
+    const double gbps = node == nodes_.end() ? 0 : node->second.info.memcpy_gbps;
+    double rate = victim.measured.stage_bytes_per_second;
+    if (rate <= 0) rate = (gbps > 0 ? gbps : kGbpsAssumed) * 1e9;
+    seconds = std::max(seconds, per_rank * member.place.rank_count / rate);
+  }
+  return seconds;
 }
 
 std::string Core::Impl::TooShort(const Job& victim, int64_t budget_ns) const {
@@ -135,11 +153,7 @@ std::optional<Placement> Core::Impl::PlacementWithout(
 double Core::Impl::GrantSeconds(const std::vector<VictimQuote>& victims) const {
   double seconds = 0;
   for (const VictimQuote& victim : victims) {
-    const Job& job = jobs_.at(victim.job);
-    uint32_t most = 0;
-    for (const Member& member : job.members) most = std::max(most, member.place.rank_count);
-    const double exit = static_cast<double>(BytesPerRank(job)) * most * kExitSecondsPerByte;
-    seconds = std::max(seconds, victim.stage_seconds + exit + kRoundTripSeconds);
+    seconds = std::max(seconds, victim.stage_seconds + victim.exit_seconds + kRoundTripSeconds);
   }
   return seconds;
 }

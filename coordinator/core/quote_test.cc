@@ -97,6 +97,33 @@ TEST(Quote, ThePriceIsTheSumOfItsParts) {
   EXPECT_GT(plan.grant_seconds, v.stage_seconds);
 }
 
+TEST(Quote, GoesByWhatTheLastStopOfTheVictimTook) {
+  World world(Calm());
+  world.AddNode("a", 2);
+  world.RunFor(World::kSecond);
+  JobSpec victim = Spec("victim", 2, 1);
+  victim.state_bytes_per_rank = 64 << 20;
+  RunJob(world, victim);
+  world.StopsTake(4 * World::kSecond, 2 * World::kSecond);
+  world.RunFor(5 * World::kSecond);  // a copy to resume from
+  ASSERT_TRUE(world.Step(Suspend{{7, "victim", 0, 60'000}})->status.ok());
+  ASSERT_TRUE(world.RunUntil([&] { return world.state("victim") == JobState::kSuspended; }));
+  ASSERT_TRUE(world.Step(Resume{8, "victim"})->status.ok());
+  ASSERT_TRUE(world.RunUntil([&] { return world.state("victim") == JobState::kRunning; }));
+  world.RunFor(World::kSecond);
+  ASSERT_TRUE(world.Step(PutJob{0, Spec("new", 1, 10)})->status.ok());
+  const Plan plan = world.Step(Quote{"new", 1000})->plan;
+  ASSERT_EQ(plan.victims.size(), 1u);
+  const VictimQuote& v = plan.victims[0];
+  EXPECT_TRUE(v.measured);
+  EXPECT_NEAR(v.stage_seconds, 4, 0.1);
+  EXPECT_NEAR(v.exit_seconds, 2, 0.1);
+  EXPECT_LT(v.restore_seconds, 1) << "its start took less than what is assumed";
+  EXPECT_NEAR(plan.grant_seconds, 6.1, 0.3);
+  ASSERT_EQ(plan.warnings.size(), 1u) << "more than the second that it is to be given";
+  EXPECT_SAYS(plan.warnings[0], "needs about 4.0 s");
+}
+
 TEST(Quote, NeverTenWhenOneIsEnough) {
   World world(Calm());
   world.AddNode("a", 20);

@@ -9,7 +9,7 @@
 namespace ckpt::core {
 namespace {
 
-constexpr uint32_t kRecordVersion = 2;
+constexpr uint32_t kRecordVersion = 3;
 
 // One list of fields for both directions: `ar(a, b, c)` writes or reads them.
 class Writer {
@@ -166,6 +166,10 @@ void Fields(Ar& ar, Drain& v) {
   ar(v.copy, v.op, v.token, v.gang_address, v.members, v.failures, v.failure, v.wait_ns);
 }
 template <typename Ar>
+void Fields(Ar& ar, Measured& v) {
+  ar(v.stage_bytes_per_second, v.exit_seconds, v.restore_seconds);
+}
+template <typename Ar>
 void Fields(Ar& ar, Job& v) {
   ar(v.spec, v.job_id, v.token, v.state, v.reason, v.put_op_id, v.epoch, v.epoch_seen, v.launch_op,
      v.members, v.gang_address, v.stop, v.stop_op, v.kill_op, v.stop_kill, v.stop_budget_ns,
@@ -174,6 +178,7 @@ void Fields(Ar& ar, Job& v) {
      v.submitted_wall_ns, v.waiting_since_wall_ns, v.running_since_ns, v.last_copy_ns,
      v.member_bytes);
   if (ar.version() >= 2) ar(v.run_ended, v.drain, v.lost_steps);
+  if (ar.version() >= 3) ar(v.given_up, v.measured);
 }
 template <typename Ar>
 void Fields(Ar& ar, NodeInfo& v) {

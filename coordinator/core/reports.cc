@@ -251,6 +251,7 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
   member.heard = true;
   member.staging_done = report.staging_done;
   member.staging_total = report.staging_total;
+  member.behind = report.behind;
   const bool news = member.state != report.state && report.state != NodeJobState::kNone;
   const bool back_in_time = IsOver(member.state) || (report.state == NodeJobState::kStarting &&
                                                      member.state == NodeJobState::kRunning);
@@ -271,6 +272,7 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
   }
   if (!report.resumed_from.empty() && job.resumed_from != report.resumed_from) {
     Edit(job.spec.name).resumed_from = report.resumed_from;
+    if (job.state == JobState::kRunning) BookFallBack(job);  // it found the newer one damaged
   }
   if (report.node_rank == 0 && !report.gang_address.empty() &&
       report.gang_address != job.gang_address) {
@@ -286,6 +288,11 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
   if (report.node_rank != 0) return;  // one clock of steps: the leader's
   if (report.step != 0) job.step = report.step;
   if (report.step_seconds > 0) job.step_seconds = report.step_seconds;
+  const bool resumed = !job.resumed_from.empty() && report.first_step_ns != 0;
+  if (resumed && job.launched_ns != 0) {  // on this clock: a report is soon here
+    Edit(job.spec.name).measured.restore_seconds =
+        static_cast<double>(now_.boot_ns - std::exchange(job.launched_ns, 0)) / 1e9;
+  }
 }
 
 // The leader's times hold for the gang; "released" is the last of all nodes.
@@ -313,12 +320,28 @@ void Core::Impl::FoldTimes(Job& job, const JobReport& report) {
     event.boottime_ns = at_ns;
     event.data = TimesData(times);
   };
+  Measure(job);
   line("cut", before.cut_ns, times.cut_ns);
   line("staged", before.staged_ns, times.staged_ns);
   Operation* op = FindOp(job.last_op_id);
   if (op == nullptr) return;
   for (VictimProgress& victim : EditOp(op->op_id).victims) {
     if (victim.job == job.spec.name && victim.epoch == job.last_stop_epoch) victim.times = times;
+  }
+}
+
+// For the next quote.
+void Core::Impl::Measure(Job& job) {
+  const PhaseTimes& times = job.last_stop;
+  uint32_t most = 0;
+  for (const Member& member : job.members) most = std::max(most, member.place.rank_count);
+  if (times.cut_ns != 0 && times.staged_ns > times.cut_ns && times.staged_bytes != 0) {
+    const double bytes = static_cast<double>(times.staged_bytes) / job.spec.ranks * most;
+    job.measured.stage_bytes_per_second =
+        bytes * 1e9 / static_cast<double>(times.staged_ns - times.cut_ns);
+  }
+  if (times.comms_down_ns != 0 && times.released_ns > times.comms_down_ns) {
+    job.measured.exit_seconds = static_cast<double>(times.released_ns - times.comms_down_ns) / 1e9;
   }
 }
 
@@ -339,7 +362,27 @@ void Core::Impl::RememberDurable(Job& job, const std::vector<CopyState>& before)
   }
 }
 
+// A ckpt-run that is stopped, or stuck: its agent answers for it.
+void Core::Impl::FoldSilence(Job& job, const std::string& node, const JobReport& report) {
+  const std::pair<std::string, uint64_t> key{node, report.epoch};
+  const auto known = job.run_silent.find(key);
+  if (report.run_silent.empty() || report.run_ended) {
+    if (known == job.run_silent.end()) return;
+    job.run_silent.erase(known);
+    if (!report.run_ended) {
+      Emit("run_answers", &job, "the ckpt-run of epoch " + std::to_string(report.epoch)).node =
+          node;
+    }
+  } else if (job.run_silent.insert_or_assign(key, report.run_silent).second) {
+    EventRecord& line = Emit("run_silent", &job, report.run_silent);
+    line.node = node;
+    line.epoch = report.epoch;
+  }
+  settle_ = true;
+}
+
 void Core::Impl::FoldCopies(Job& job, const std::string& node, const JobReport& report) {
+  FoldSilence(job, node, report);
   const auto before = MergedCopies(job);
   std::vector<CopyState> copies = report.copies;
   if (copies.size() > kCopiesPerReportMax) copies.resize(kCopiesPerReportMax);

@@ -135,9 +135,12 @@ Status Core::Impl::CheckIdle(const Job& job, const char* verb) const {
   const auto it = ops_.find(job.op_id);
   const std::string kind =
       it == ops_.end() ? "an operation" : std::string(OperationKindName(it->second.kind));
+  const std::string id = std::to_string(job.op_id);
+  const bool back = it != ops_.end() && CanWithdraw(it->second);
   return FailedPrecondition("cannot " + std::string(verb) + " " + job.spec.name + ": " + kind +
-                            " (operation " + std::to_string(job.op_id) +
-                            ") is in progress; wait for it, or " + Verb("cancel", job.spec.name));
+                            " (operation " + id + ") is in progress; wait for it, " +
+                            (back ? "take it back with " + Verb("withdraw", id) + ", " : "") +
+                            "or " + Verb("cancel", job.spec.name));
 }
 
 Status Core::Impl::CheckCanSuspend(const Job& job) const {
@@ -333,9 +336,12 @@ Reply Core::Impl::On(const Resume& request) {
   }
   if (!status.ok()) return Refuse(std::move(status));
   Operation& op = NewOp(request.op_id, OperationKind::kResume, &job, kResumeBudgetNs);
+  const auto given_up = job.given_up;
+  if (request.from_store) GiveUpCopies(job);
   if (!request.nodes.empty()) {
     status = ResumeOn(job, request.nodes, op);
     if (!status.ok()) {
+      job.given_up = given_up;
       running_ops_.erase(op.op_id);
       dirty_ops_.erase(op.op_id);
       ops_.erase(op.op_id);
@@ -348,8 +354,31 @@ Reply Core::Impl::On(const Resume& request) {
   job.state = job.state == JobState::kPreempted ? job.state : JobState::kPending;
   job.waiting_since_wall_ns = now_.wall_ns;
   job.start_after_ns = 0;  // a person wants it now
+  job.behind_count = 0;
   job.reason.clear();
   return {OkStatus(), request.job, op.op_id};
+}
+
+// What is newer than the newest durable one, or that one if nothing is. It is not asked for any
+// more; what is found, in RAM or in the store, is still taken.
+void Core::Impl::GiveUpCopies(Job& job) {
+  const auto copies = MergedCopies(job);
+  std::set<std::array<int64_t, 3>> given_up;
+  for (const CopyState& copy : copies) {
+    if (job.given_up.contains(copy.Key())) given_up.insert(copy.Key());
+  }
+  const CopyState* left = nullptr;
+  for (const CopyState& copy : copies) {
+    if (given_up.contains(copy.Key()) || (!copy.durable && !copy.staged_gang)) continue;
+    if (copy.durable && left != nullptr) break;
+    given_up.insert(copy.Key());
+    if (left == nullptr) left = &copy;
+    if (copy.durable) break;
+  }
+  if (left == nullptr) return;
+  Edit(job.spec.name).given_up = std::move(given_up);
+  Emit("copy_given_up", &job,
+       "step " + std::to_string(left->step) + " is gone on without if it is not found");
 }
 
 // The operator has chosen the nodes: there and now, or a refusal.
@@ -368,8 +397,9 @@ Status Core::Impl::ResumeOn(Job& job, const std::vector<std::string>& nodes, Ope
                                 [&](const Member& m) { return !Connected(m.place.node); });
   if (!place && !lost && BoundToRam(job)) {
     return FailedPrecondition("elsewhere its newest copy would be left behind: it " +
-                              FallbackOf(job));
+                              FallbackOf(job) + "; with --from-store it is");
   }
+  if (!place && lost && BoundToRam(job)) GiveUpCopies(job);
   if (!place) place = Place(job.spec.ranks, BytesPerRank(job), rooms);
   if (!place) return ResourceExhausted("on the nodes named: " + WhatIsShort(job, rooms));
   if (job.state == JobState::kFailed) job.restart_count = 0;

@@ -97,11 +97,8 @@ std::optional<Placement> Core::Impl::OldPlace(const Job& job,
 
 // I3: to launch it elsewhere would throw away the newest copy.
 bool Core::Impl::BoundToRam(const Job& job) const {
-  for (const CopyState& copy : MergedCopies(job)) {
-    if (copy.durable) return false;
-    if (copy.staged_gang) return true;
-  }
-  return false;
+  const auto newest = Expected(job);
+  return newest && !newest->durable;
 }
 
 Result<Placement> Core::Impl::PlaceJob(const Job& job, const std::vector<Room>& rooms) const {

@@ -158,6 +158,8 @@ struct JobReport {
   uint64_t drain_op = 0;
   uint64_t staging_done = 0;
   uint64_t staging_total = 0;
+  bool behind = false;
+  std::string run_silent;  // in words: its ckpt-run does not answer
 };
 
 struct FetchReport {
@@ -202,6 +204,7 @@ struct Member {
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
   uint64_t staging_done = 0;    // of the cut in progress; total 0: none is
   uint64_t staging_total = 0;
+  bool behind = false;  // it did not start: only an older copy than is known here was found
 };
 
 // Making a copy durable whose ckpt-runs ended before it was: the same gang of ckpt-runs, without
@@ -219,6 +222,14 @@ struct Drain {
   int64_t until_ns = 0;     // of that wait
   int64_t progress_ns = 0;  // something was written last
   uint64_t bytes_seen = 0;
+};
+
+// What its own stops and starts have taken, the newest of each; 0: not measured yet.
+struct Measured {
+  double stage_bytes_per_second = 0;  // of the busiest node, from the cut until all have staged
+  double exit_seconds = 0;            // communicators down -> no process left
+  double restore_seconds = 0;         // launch -> first step, of a launch that resumed
+  bool operator==(const Measured&) const = default;
 };
 
 // What is to become of a live job once no process of it is left.
@@ -259,6 +270,8 @@ struct Job {
   std::map<std::pair<std::string, uint64_t>, std::vector<CopyState>> copies;
   // The keys of those whose ckpt-run has ended.
   std::set<std::pair<std::string, uint64_t>> run_ended;
+  // Not stored: by the same key, those that do not answer, in words.
+  std::map<std::pair<std::string, uint64_t>, std::string> run_silent;
   Drain drain;
   std::vector<Method> methods;
   std::string resumed_from;
@@ -272,10 +285,14 @@ struct Job {
   int64_t running_since_ns = 0;
   int64_t last_copy_ns = 0;
   std::map<std::string, uint64_t> member_bytes;  // staged by each node in the newest stop
+  std::set<std::array<int64_t, 3>> given_up;     // keys of copies that an operator goes on without
+  Measured measured;
   // Not stored:
   int64_t step = 0;
   double step_seconds = 0;
   uint32_t starts_failed = 0;  // in a row, before all ranks had registered
+  uint32_t behind_count = 0;   // in a row, that only an older copy than is known here was found
+  int64_t launched_ns = 0;
   int64_t start_after_ns = 0;  // not launched before: what failed at once will fail again at once
 };
 
@@ -358,6 +375,8 @@ struct VictimQuote {
   double stage_seconds = 0;
   double restore_seconds = 0;
   double requeue_seconds = 0;
+  double exit_seconds = 0;
+  bool measured = false;  // staging and exit: by its own stops, not by assumption
   uint32_t times_preempted = 0;
   std::vector<std::string> nodes;
 };

@@ -32,6 +32,9 @@ struct FakeRun {
   int64_t step = 0;
   bool run_ended = false;
   uint64_t drain_op = 0;
+  std::string resumed_from;
+  bool behind = false;
+  bool stepped = false;
 };
 
 // A copy of a whole gang, and which node holds which ranks of it.
@@ -115,6 +118,11 @@ class World {
         return;
       }
     }
+  }
+  // From now on.
+  void StopsTake(int64_t stage_ns, int64_t exit_ns) {
+    stage_ns_ = stage_ns;
+    exit_ns_ = exit_ns;
   }
   // The next `times` gangs that write after their release do not live to end it.
   void DieDraining(int times) { die_draining_ = times; }
@@ -243,6 +251,7 @@ class World {
   uint64_t order_ = 0;
   uint64_t commits_ = 0;
   int die_draining_ = 0;
+  int64_t stage_ns_ = kMs, exit_ns_ = 0;
   uint64_t drains_ = 0;
   uint64_t deaths_ = 0;
   uint64_t life_ = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "libckpt/base/digest.h"
+#include "libckpt/base/ids.h"
 
 namespace ckpt::core {
 
@@ -245,6 +246,9 @@ void World::Report(const std::string& node, const RunKey& key) {
   report.suspend_failed = run.suspend_failed;
   report.run_ended = run.run_ended;
   report.drain_op = run.drain_op;
+  report.resumed_from = run.resumed_from;
+  report.behind = run.behind;
+  report.first_step_ns = run.stepped ? 1 : 0;
   report.methods = {{"suspend", true, ""}};
   if (report.node_rank == 0) report.gang_address = node + ":7000";
   const auto& copies = copies_[key.first];
@@ -296,6 +300,7 @@ void World::TryStartGang(const RunKey& key) {
   }
   int64_t step = 0;
   int64_t best = 0;
+  AttemptId from;
   for (const FakeCopy& copy : copies_[key.first]) {
     bool whole_ram = true;
     for (const std::string& node : nodes) {
@@ -304,8 +309,18 @@ void World::TryStartGang(const RunKey& key) {
       whole_ram = whole_ram && held != copy.holders.end() &&
                   held->second == std::pair(place.first_rank, place.rank_count);
     }
-    if (copy.durable || whole_ram) step = std::max(step, copy.step);
+    if (copy.durable || whole_ram) {
+      step = std::max(step, copy.step);
+      from = std::max(from,
+                      AttemptId{Epoch(copy.epoch), ckpt::Step(copy.step), Attempt(copy.attempt)});
+    }
     if (copy.durable || !copy.holders.empty()) best = std::max(best, copy.step);
+  }
+  const auto expect = AttemptId::Parse(RunOf(nodes.front(), key)->launch.expect);
+  if (expect.ok() && from < *expect) {
+    Violation(key.first + " is to resume from " + expect->ToString() + ", but it is not there");
+    RunOf(nodes.front(), key)->behind = true;
+    return SetState(nodes.front(), key, NodeJobState::kFailed);
   }
   if (step < best && !may_lose_.contains(key.first)) {
     Violation(key.first + " resumed from step " + std::to_string(step) + " though a copy of step " +
@@ -313,6 +328,7 @@ void World::TryStartGang(const RunKey& key) {
   }
   for (const std::string& node : nodes) {
     RunOf(node, key)->step = step;
+    if (from != AttemptId()) RunOf(node, key)->resumed_from = "ram " + from.ToString();
     After(Delay(), [this, node, key] {
       FakeRun* run = RunOf(node, key);
       if (run != nullptr && run->state == NodeJobState::kStarting) {
@@ -335,6 +351,7 @@ void World::GangStep(const RunKey& key) {
       return;
     }
     run->step += 10;
+    run->stepped = true;
     finished = run->step >= options_.steps_to_finish;
   }
   if (nodes.empty()) return;
@@ -420,10 +437,13 @@ void World::FinishSuspend(const RunKey& key, int64_t noticed) {
   for (const std::string& node : nodes) {
     FakeRun* run = RunOf(node, key);
     run->times.noticed_ns = noticed;
-    run->times.cut_ns = now_ - kMs;
-    run->times.staged_ns = now_;
+    run->times.cut_ns = now_ - stage_ns_;
+    run->times.staged_ns = run->times.comms_down_ns = now_;
+    uint64_t ranks = 0;
+    for (const std::string& each : nodes) ranks += RunOf(each, key)->launch.place.rank_count;
+    run->times.staged_bytes = ranks * run->launch.spec.state_bytes_per_rank;
     SetState(node, key, NodeJobState::kStopping);
-    After(Delay(), [this, node, key] {
+    After(Delay() + exit_ns_, [this, node, key] {
       FakeRun* r = RunOf(node, key);
       if (r == nullptr || IsOver(r->state)) return;
       r->times.released_ns = now_;

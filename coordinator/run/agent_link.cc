@@ -12,6 +12,7 @@ namespace {
 
 constexpr Nanos kConnectTimeout = std::chrono::seconds(1);
 constexpr Nanos kAdoptTimeout = std::chrono::seconds(10);
+constexpr Nanos kAliveEvery = std::chrono::seconds(2);
 constexpr int64_t kRetryMinNs = 100'000'000;
 constexpr int64_t kRetryMaxNs = 5'000'000'000;
 
@@ -29,6 +30,7 @@ AgentLink::AgentLink(Services* services, Handler handler)
 AgentLink::~AgentLink() {
   services_->loop->CancelTimer(retry_timer_);
   services_->loop->CancelTimer(adopt_timer_);
+  services_->loop->CancelTimer(alive_timer_);
   if (channel_.valid()) services_->loop->RemoveFd(channel_.fd());
 }
 
@@ -38,6 +40,9 @@ void AgentLink::Start() {
     LogWarning("the agent at " + services_->options.agent_socket +
                " does not answer; starting without the copies that it may hold");
     AdoptionDone();
+  });
+  alive_timer_ = services_->loop->AddPeriodic(kAliveEvery, [this] {
+    if (!report_.empty() && !channel_.has_queued()) Send({0, wire::Report{report_}});
   });
   Connect();
 }

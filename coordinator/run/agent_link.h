@@ -2,7 +2,8 @@
 // full report after each change, and its commands. When the agent goes away the gang goes on, and
 // everything is said again when it is back.
 //
-// I1  A report is a full snapshot; the newest one is what counts.
+// I1  A report is a full snapshot; the newest one is what counts. It is said again every now and
+//     then: whoever is silent is taken for stuck.
 // I2  A command is answered once for each time it comes; carrying it out twice is the gang's to
 //     prevent.
 #pragma once
@@ -87,7 +88,7 @@ class AgentLink {
   bool adopted_ = false;
   std::string report_;
   int64_t retry_ns_ = 0;
-  os::EventLoop::TimerId retry_timer_ = 0, adopt_timer_ = 0;
+  os::EventLoop::TimerId retry_timer_ = 0, adopt_timer_ = 0, alive_timer_ = 0;
 };
 
 }  // namespace ckpt::run

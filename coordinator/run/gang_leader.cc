@@ -196,6 +196,7 @@ void GangLeader::Claim() {
 void GangLeader::Decide() {
   if (stage_ != Stage::kDeciding) return;
   ResumeInput input{.checkpoints = checkpoints_, .damaged = damaged_};
+  input.expect = services_->options.expect;
   for (const auto& [id, node] : nodes_) {
     NodeCopies copies{{}, node.ram};
     for (uint32_t i = 0; i < node.rank_count; ++i) copies.ranks.push_back(node.first_rank + i);
@@ -203,6 +204,11 @@ void GangLeader::Decide() {
   }
   input.may_wait = !wait_until_ns_ || BoottimeNs() < *wait_until_ns_;
   const ResumeDecision decision = DecideResume(input);
+  if (decision.kind == ResumeDecision::Kind::kBehind) {
+    behind_ = true;
+    return End(1, "job " + services_->options.job + " is not started: " + decision.message + " (" +
+                      services_->store->Describe() + ")");
+  }
   if (decision.kind != ResumeDecision::Kind::kWait) return Launch(decision);
   if (!wait_until_ns_) {
     wait_until_ns_ = BoottimeNs() + (decision.drain_alive ? kDrainAliveNs : kDrainUnknownNs);

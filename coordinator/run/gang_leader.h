@@ -45,6 +45,8 @@ class GangLeader : public LeaderPart {
   uint64_t epoch() const { return epoch_; }
   const JobId& job_id() const { return job_id_; }
   const std::string& resumed_from() const { return resumed_from_; }
+  // It ended because only an older copy than the launch expects was found.
+  bool behind() const { return behind_; }
 
  private:
   enum class Stage { kJoining, kClaiming, kDeciding, kRunning, kStopping, kOver };
@@ -92,7 +94,7 @@ class GangLeader : public LeaderPart {
   std::optional<int64_t> wait_until_ns_;
   uint32_t restarts_ = 0;
   std::string resumed_from_;
-  bool evaluating_ = false;
+  bool evaluating_ = false, behind_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

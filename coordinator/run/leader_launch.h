@@ -145,6 +145,7 @@ class LeaderLaunch {
   void OnRestored(const RestoredMsg& m);
   void OnKvSet(uint32_t node, const KvSetMsg& m);
   void OnKvWait(uint32_t node, const KvWaitMsg& m);
+  void MeasureStaging();
   std::string WhyNotReady() const;  // empty: nothing is wrong, only not there yet
   std::string WhoIsMissing() const;
   void TellSlots();
@@ -186,7 +187,7 @@ class LeaderLaunch {
   uint64_t next_operation_ = 1;
   uint64_t agent_operation_ = 0;  // of the newest notice that a coordinator numbered
   uint64_t operation_ = 0;        // of the newest notice
-  bool notice_seen_ = false, forwarded_ = false;
+  bool notice_seen_ = false, forwarded_ = false, stage_seen_ = false;
   std::string refusal_, notice_text_;
   std::set<std::string> sources_;  // of the notices that stand
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator/run/leader_launch.h"
+#include "coordinator/run/memcpy_speed.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/plan/plan.h"
@@ -19,6 +20,7 @@ constexpr uint64_t kSlowBytesPerMs = uint64_t{256} << 10;
 // How long after the first ranks have called track the others are named; half the grace, if that is
 // less.
 constexpr Nanos kLateRanks = std::chrono::seconds(15);
+constexpr uint64_t kSampleBytes = uint64_t{32} << 20;
 // How long after a notice the ranks may still register before the signal is passed on to them.
 constexpr int64_t kRegisterNsMax = 5'000'000'000;
 
@@ -126,11 +128,36 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
     Say("all ranks have called track: saves and suspends are possible");
   }
   if (ready_ && !was_ready) {
+    MeasureStaging();
     LogDebug("staging memory is ready: " + FormatBytes(stage_bytes_) + " a generation, " +
              std::to_string(slots) + " slots");
   }
   TellSlots();
   host_.changed();
+}
+
+// How long a capture will take: bytes over the bandwidth of this machine right now, of a sample
+// that the first steps hardly notice. A capture that was seen replaces it.
+void LeaderLaunch::MeasureStaging() {
+  uint64_t most = 0;
+  uint32_t ranks = 1;
+  for (const LaunchNode& node : config_.nodes) {
+    if (nodes_[node.node].stage_bytes < most) continue;
+    most = nodes_[node.node].stage_bytes;
+    ranks = node.rank_count;
+  }
+  const uint64_t sample = std::min(most, kSampleBytes);
+  if (sample == 0) return;
+  services_->prep
+      ->TrySubmit([this, alive = alive_, loop = services_->loop, most, sample, ranks] {
+        const double took = static_cast<double>(TimeMemcpy(sample, ranks).count());
+        const double stage_ns = took * static_cast<double>(most) / static_cast<double>(sample);
+        loop->Post([this, alive, stage_ns = static_cast<int64_t>(stage_ns)] {
+          if (!*alive || stage_seen_) return;
+          Feed(gang::Measured{gang::NoticeTimes{.stage_ns = stage_ns}});
+        });
+      })
+      .IgnoreError();
 }
 
 void LeaderLaunch::OnRestored(const RestoredMsg& m) {

@@ -34,6 +34,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
         times_.staged_ns = report.at_ns;
         Feed(gang::Measured{{.stage_ns = times_.staged_ns - times_.cut_ns}});
         stop_attempt_ = report.attempt;
+        stage_seen_ = true;
       }
       break;
     case OpPhase::kCommsDown:

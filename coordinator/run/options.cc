@@ -22,7 +22,7 @@ constexpr char kUsage[] =
     "gone, 2 usage, 1 failed.";
 
 struct Raw {
-  std::string job_id, staging_budget;
+  std::string job_id, staging_budget, expect;
   double grace_seconds = 30;
   double join_seconds = 600;
   std::optional<uint32_t> first_rank;
@@ -49,6 +49,8 @@ void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
   app->add_option("--job-id", raw->job_id,
                   "32 hex digits: refuse a store that belongs to another job");
   app->add_option("--epoch", o->epoch, "Claim this epoch or a later one (0: the next free one)");
+  app->add_option("--expect", raw->expect,
+                  "A copy, as s120.e3.a2: refuse to start from an older one, or from none");
   app->add_option("--operation", o->operation, "Id of the launch, repeated in reports");
   app->add_option("--save-every", o->save_every,
                   "Boundaries between periodic saves (0: the program decides)");
@@ -167,6 +169,11 @@ Status Finish(const Raw& raw, const Environment& env, Options* o) {
   }
   if (!raw.job_id.empty()) {
     CKPT_ASSIGN_OR_RETURN(o->job_id, JobId::Parse(raw.job_id));
+  }
+  if (!raw.expect.empty()) {
+    Result<AttemptId> expect = AttemptId::Parse(raw.expect);
+    if (!expect.ok()) return std::move(expect).status().Annotate("--expect");
+    o->expect = *expect;
   }
   if (!raw.staging_budget.empty()) {
     Result<uint64_t> bytes = ParseByteCount(raw.staging_budget);

@@ -21,16 +21,17 @@ struct Options {
   std::string store;  // --store, CKPT_STORE, else ./ckpt/<job>
   JobId job_id;       // --job-id: refuse a store of another job; zero accepts any
 
-  uint32_t rank_count = 1;   // --ranks: on this node
-  uint32_t node_count = 1;   // --nnodes
-  uint32_t node_rank = 0;    // --node-rank
-  uint32_t first_rank = 0;   // --first-rank, else node_rank * rank_count
-  std::string rendezvous;    // --rendezvous HOST:PORT: where node 0 serves the gang
-  std::string listen_host;   // --listen HOST: node 0 serves there on a port of the kernel's choice
-  uint64_t epoch = 0;        // --epoch: claim this or a later one; 0 the next free one
-  uint64_t operation = 0;    // --operation: the launch's id, repeated in reports
-  std::string gang_token;    // CKPT_GANG_TOKEN: shared by the ckpt-runs of one gang
-  std::string agent_socket;  // CKPT_AGENT; empty: agentless
+  uint32_t rank_count = 1;  // --ranks: on this node
+  uint32_t node_count = 1;  // --nnodes
+  uint32_t node_rank = 0;   // --node-rank
+  uint32_t first_rank = 0;  // --first-rank, else node_rank * rank_count
+  std::string rendezvous;   // --rendezvous HOST:PORT: where node 0 serves the gang
+  std::string listen_host;  // --listen HOST: node 0 serves there on a port of the kernel's choice
+  uint64_t epoch = 0;       // --epoch: claim this or a later one; 0 the next free one
+  std::optional<AttemptId> expect;  // --expect: resume from this copy or a newer one, else refuse
+  uint64_t operation = 0;           // --operation: the launch's id, repeated in reports
+  std::string gang_token;           // CKPT_GANG_TOKEN: shared by the ckpt-runs of one gang
+  std::string agent_socket;         // CKPT_AGENT; empty: agentless
 
   uint64_t staging_budget_bytes = 0;  // --staging-budget; 0: half of the memory that is available
   Nanos grace = std::chrono::seconds(30);         // --grace: from a notice to the kill

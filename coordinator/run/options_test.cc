@@ -87,6 +87,7 @@ TEST(Options, BadInputSaysWhatWouldBeRight) {
   EXPECT_NE(ErrorOf({"--listen", "0.0.0.0", "--", "t"}).find("TLS"), std::string::npos);
   EXPECT_NE(ErrorOf({"--staging-budget", "lots", "--", "t"}).find("512MiB"), std::string::npos);
   EXPECT_NE(ErrorOf({"--job", "a/b", "--", "t"}).find("a/b"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--expect", "step 5", "--", "t"}).find("--expect"), std::string::npos);
   for (const char* bad : {"-1", "0", "nan", "inf", "-inf", "1e300"}) {
     EXPECT_NE(ErrorOf({"--grace", bad, "--", "t"}).find("grace"), std::string::npos) << bad;
     EXPECT_NE(ErrorOf({"--join-timeout", bad, "--", "t"}).find("join-timeout"), std::string::npos)

@@ -89,6 +89,7 @@ void AddLaunch(const ReportInput& in, v1::JobReport* out) {
 void AddLeader(const ReportInput& in, v1::JobReport* out) {
   out->set_gang_address(in.gang_address);
   out->set_resumed_from(in.leader->resumed_from());
+  out->set_behind(in.leader->behind());
   const LeaderLaunch* launch = in.leader->current();
   if (launch == nullptr) return;
   if (launch->agent_operation() != 0) out->set_op_id(launch->agent_operation());

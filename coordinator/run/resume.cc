@@ -120,6 +120,21 @@ ResumeDecision DecideResume(const ResumeInput& input) {
   if (input.may_wait) {
     if (std::optional<ResumeDecision> wait = Pending(input, copies, best.copy.id)) return *wait;
   }
+  const bool fresh = best.kind == ResumeDecision::Kind::kFresh;
+  const bool behind = input.expect && !input.damaged.contains(*input.expect) &&
+                      (fresh || best.copy.id < *input.expect);
+  if (behind && input.may_wait) {  // a store may be slow to show it
+    best = ResumeDecision{.kind = ResumeDecision::Kind::kWait};
+    best.copy.id = *input.expect;
+    return best;
+  }
+  if (behind) {
+    best.kind = ResumeDecision::Kind::kBehind;
+    best.message = input.expect->ToString() + " is neither in the agents' memory nor in the store" +
+                   (fresh ? ", nor is any other copy"
+                          : "; the newest that was found is " + best.copy.id.ToString());
+    return best;
+  }
   if (best.kind == ResumeDecision::Kind::kFresh) best.message = FreshMessage(input);
   return best;
 }

@@ -5,6 +5,7 @@
 // I2  RAM counts only if the copy is gang-complete and full, and every node holds all of its own
 //     ranks.
 // I3  Something newer that may still become durable is waited for, as long as the caller may wait.
+// I4  Nothing older than what is expected is resumed from, unless what is expected is damaged.
 #pragma once
 
 #include <optional>
@@ -27,12 +28,13 @@ struct ResumeInput {
   std::vector<storage::CheckpointInfo> checkpoints;
   std::set<AttemptId> damaged;  // failed to load: not again
   bool may_wait = true;
+  std::optional<AttemptId> expect = {};  // whoever launched this knows of it
 };
 
 struct ResumeDecision {
-  enum class Kind { kFresh, kRam, kStore, kWait };
+  enum class Kind { kFresh, kRam, kStore, kWait, kBehind };
   Kind kind = Kind::kFresh;
-  RamCopy copy;              // kRam: it; kStore and kWait: `copy.id` only
+  RamCopy copy;              // kRam: it; else `copy.id` only. kBehind: the newest that was found
   bool drain_alive = false;  // kWait: the nodes of this gang hold all of it
   std::string message;       // for people; empty if there is nothing unusual
 };

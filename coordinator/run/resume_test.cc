@@ -109,5 +109,27 @@ TEST(Resume, NeverSilentlyFromZero) {
   EXPECT_NE(d.message.find("s120.e3.a2 is damaged"), std::string::npos);
 }
 
+TEST(Resume, I4NothingOlderThanWhatIsExpected) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0}, {}}}, .checkpoints = {Stored(Id(3, 100, 1))}, .expect = id};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kWait) << "the store may be slow to show it";
+  EXPECT_EQ(DecideResume(input).copy.id, id);
+  input.may_wait = false;
+  const ResumeDecision behind = DecideResume(input);
+  EXPECT_EQ(behind.kind, Kind::kBehind);
+  EXPECT_NE(behind.message.find("s120.e3.a2 is neither"), std::string::npos) << behind.message;
+  EXPECT_NE(behind.message.find("s100.e3.a1"), std::string::npos) << behind.message;
+  input.checkpoints.clear();
+  EXPECT_EQ(DecideResume(input).kind, Kind::kBehind) << "least of all from the beginning";
+  input.checkpoints = {Stored(id)};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore);
+  input.checkpoints = {Stored(Id(4, 20, 1))};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore) << "a later epoch is newer";
+  input.checkpoints = {Stored(Id(3, 100, 1)), Stored(id)};
+  input.damaged = {id};
+  EXPECT_EQ(DecideResume(input).kind, Kind::kStore) << "what cannot be loaded is not insisted on";
+  EXPECT_EQ(DecideResume(input).copy.id, Id(3, 100, 1));
+}
+
 }  // namespace
 }  // namespace ckpt::run

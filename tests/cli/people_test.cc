@@ -69,8 +69,8 @@ TEST_F(People, CtrlCLeavesTheOperationAndSaysHowToFindIt) {
   EXPECT_EQ(terminal.Wait(), 130);
   const std::regex message(
       "no longer waiting; the suspend of train goes on \\(operation ([0-9]+)\\):\\s+look: `ckptctl "
-      "operation \\1`, with --wait to wait again\\s+take back: `ckptctl resume train` once it is "
-      "suspended");
+      "operation \\1`, with --wait to wait again\\s+take back: `ckptctl withdraw "
+      "\\1`, or `ckptctl resume train` once it is suspended");
   std::smatch found;
   ASSERT_TRUE(std::regex_search(terminal.text(), found, message)) << terminal.text();
   const std::string shown = Type("operation " + found[1].str());

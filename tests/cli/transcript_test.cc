@@ -20,12 +20,15 @@ TEST_F(Transcript, APreemptionFromSubmitToGrant) {
             "submitted urgent: pending: needs 2 slots, 0 of 4 free; `ckptctl quote urgent` shows "
             "what it would cost to make room\n");
   const std::string quote = Type("quote urgent");
-  EXPECT_EQ(quote,
-            "plan p1-1: urgent on alpha (ranks 0-1)\n"
-            "  VICTIM  SLOTS  PRICE  LOST    STAGE   RESTORE  REQUEUE  PREEMPTED  NODES\n"
-            "  train   4      626.1  0.00 s  0.27 s  1.27 s   5.00 s   0 x        alpha,beta\n"
-            "  price 626.1 GPU-seconds; granted in about 0.4 s\n"
-            "  `ckptctl apply p1-1` carries it out; nothing has been changed\n");
+  EXPECT_EQ(
+      quote,
+      "plan p1-1: urgent on alpha (ranks 0-1)\n"
+      "  VICTIM  SLOTS  PRICE  LOST    STAGE   EXIT    RESTORE  REQUEUE  PREEMPTED  NODES       "
+      "TIMES\n"
+      "  train   4      626.1  0.00 s  0.27 s  0.00 s  1.27 s   5.00 s   0 x        alpha,beta  "
+      "assumed\n"
+      "  price 626.1 GPU-seconds; granted in about 0.4 s\n"
+      "  `ckptctl apply p1-1` carries it out; nothing has been changed\n");
   EXPECT_EQ(Type("jobs -o json").find("\"preempted\""), std::string::npos);
   const std::string apply = Type("apply p1-1 --wait");
   EXPECT_EQ(code_, 0) << apply;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A migration or a preemption, again and again: as soon as ckptd has stored one of its steps, one process of it is killed, or
-stopped for a while. Every job must still finish with the losses and the final state of a run that was never interrupted.
+"""A migration, preemption, suspend, resume or checkpoint, again and again: as soon as ckptd has stored one of its steps, one
+process of it is killed, or stopped for a while. Every job must still finish with the losses and the final state of a run that was never interrupted.
 
 The cases are all combinations of operation, stored step, process and signal, in an order that follows from the seed.
 """
@@ -15,13 +15,16 @@ import threading
 import time
 
 from script import Action
-from soak import ROOT, Soak
+from soak import ROOT, SLOTS, Soak
 
 STEPS = {  # what ckptd tells of an operation, and of whom: the job that is stopped, or the one that gets its slots
     "migrate": [("suspending", "j"), ("staged", "j"), ("released", "j"), ("fetching", "j"), ("fetched", "j"), ("launched", "j"),
                 ("resumed", "j"), ("done", "j")],
     "preempt": [("reserved", "u"), ("suspending", "j"), ("staged", "j"), ("released", "j"), ("granted", "u"), ("launched", "u"),
                 ("running", "u")],
+    "suspend": [("suspending", "j"), ("cut", "j"), ("staged", "j"), ("released", "j"), ("durable", "j")],
+    "resume": [("launched", "j"), ("resumed", "j"), ("done", "j")],
+    "checkpoint": [("durable", "j"), ("done", "j")],
 }
 WHO = ["rank", "leading ckpt-run", "other ckpt-run", "agent it leaves", "agent it stays on", "agent it goes to", "ckptd"]
 HOW = ["kill", "stop"]
@@ -52,18 +55,25 @@ class Arrows(Soak):
         kind, of = step
         self.say(f"# case {number}: {operation}, at {kind}, {how} {who}")
         name, urgent = f"j{number:03}", f"u{number:03}"
-        self.jobs.submit({"job": name, "ranks": 3, "steps": 150, "seed": 1, "save_every": 20, "priority": 1})
+        nodes = self.args.nodes
+        self.jobs.submit({"job": name, "ranks": SLOTS * (nodes - 1) - 1, "steps": 150, "seed": 1, "save_every": 20, "priority": 1})
         job = self.until(f"{name} runs at step 10", lambda: self.look_at(name, "running", 10))
         if job is None:
             return
         there = [n["node"] for n in job["placement"]["nodes"]]
         free = next(n for n in self.cluster.node_names if n not in there)
+        if operation == "resume":
+            self.jobs.call("suspend", name, "--wait")
+            self.jobs.look()
         since = self.jobs.events[-1]["revision"]
         told = self.follow(since, name if of == "j" else urgent, kind)
         if operation == "migrate":
             self.jobs.ask("migrate", job, "--from", there[1], "--to", free, wait=True)
+        elif operation == "preempt":
+            self.jobs.submit({"job": urgent, "ranks": SLOTS * nodes - 2, "steps": 80, "seed": 1, "save_every": 0, "priority": 90},
+                             urgent=True)
         else:
-            self.jobs.submit({"job": urgent, "ranks": 4, "steps": 80, "seed": 1, "save_every": 0, "priority": 90}, urgent=True)
+            self.jobs.ask(operation, job, wait=True)
         if self.until(f"{kind} is told", lambda: told.is_set() or None) is None:
             return
         self.strike(who, how, name, there, free)
@@ -79,7 +89,7 @@ class Arrows(Soak):
         self.hit += self.faults.do(Action(0, f"{how}_{program}", **fields))
 
     def again(self):
-        return f"again the same cases: ./run soak arrows --seed {self.args.seed} --cases {self.done + 1}"
+        return f"again the same cases: ./run soak arrows --nodes {self.args.nodes} --seed {self.args.seed} --cases {self.done + 1}"
 
     # ---- waiting
     def until(self, what, condition):
@@ -132,10 +142,12 @@ def parse_arguments(argv=None):
     parser.add_argument("--minutes", type=float, default=30, help="ends after this time even if cases are left")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the cases")
     parser.add_argument("--cases", type=int, help="only so many of them")
+    parser.add_argument("--nodes", type=int, default=3, help="of the cluster; each job takes all but one")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first problem")
     parser.add_argument("--bin", default=ROOT / "build" / "test" / "bin", type=pathlib.Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    args.nodes = 3
+    if args.nodes < 3:
+        parser.error("--nodes: a migration needs a node to leave, one to stay on and one to go to")
     return args
 
 
