@@ -31,6 +31,12 @@ void NodeLaunch::Fail(uint32_t rank, uint32_t request, const Status& why) {
 }
 
 void NodeLaunch::OnHello(uint32_t rank, uint32_t request, const wire::Hello& hello) {
+  if (services_->options.launcher) {
+    if (const Status watched = WatchRank(rank); !watched.ok()) {
+      LogWarning(watched.message());
+      return Fail(rank, request, watched);
+    }
+  }
   RankState& state = Of(rank);
   state.registered = true;
   state.methods = hello.methods;

@@ -25,14 +25,18 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
       config_(std::move(config)),
       host_(std::move(host)),
       token_(MakeToken()),
-      processes_(services->loop,
-                 {.exited = [this](uint32_t rank, const os::ExitStatus& s) { OnExited(rank, s); },
-                  .all_gone = [this] { OnAllGone(); },
-                  .stuck =
-                      [this](const std::string& why) {
-                        stuck_ = why;
-                        host_.changed();
-                      }}),
+      processes_(services->loop, {.exited =
+                                      [this](uint32_t rank, const os::ExitStatus& status) {
+                                        if (services_->options.launcher)
+                                          return OnLauncherExited(status);
+                                        OnExited(rank, status);
+                                      },
+                                  .all_gone = [this] { OnAllGone(); },
+                                  .stuck =
+                                      [this](const std::string& why) {
+                                        stuck_ = why;
+                                        host_.changed();
+                                      }}),
       writers_(
           services->loop, services->write, services->store, services->options.store, pace_,
           [this](uint32_t attempt, Status status, std::string payload) {
@@ -46,6 +50,7 @@ NodeLaunch::NodeLaunch(Services* services, NodeLaunchConfig config, Host host)
 
 NodeLaunch::~NodeLaunch() {
   *alive_ = false;
+  for (size_t i = 0; i < ranks_.size(); ++i) Unwatch(RankAt(i));
   services_->loop->CancelTimer(machine_timer_);
   services_->loop->CancelTimer(sample_timer_);
   services_->loop->CancelTimer(drain_timer_);
@@ -127,11 +132,14 @@ Result<std::vector<RankCommand>> NodeLaunch::MakeCommands() {
   if (options.save_every != 0) set("CKPT_SAVE_EVERY", std::to_string(options.save_every));
 
   std::vector<RankCommand> commands;
-  for (uint32_t i = 0; i < options.rank_count; ++i) {
+  const uint32_t count = options.launcher ? 1 : options.rank_count;
+  for (uint32_t i = 0; i < count; ++i) {
     RankCommand command{.rank = config_.first_rank + i, .argv = options.command, .env = base};
     command.argv[0] = services_->command_path;
-    os::SetEnv(&command.env, "RANK", std::to_string(command.rank));
-    os::SetEnv(&command.env, "LOCAL_RANK", std::to_string(i));
+    if (!options.launcher) {
+      os::SetEnv(&command.env, "RANK", std::to_string(command.rank));
+      os::SetEnv(&command.env, "LOCAL_RANK", std::to_string(i));
+    }
     if (!log_dir.empty()) {
       command.log_file = log_dir + "/rank" + std::to_string(command.rank) + ".log";
     }

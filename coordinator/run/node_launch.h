@@ -105,6 +105,7 @@ class NodeLaunch {
  private:
   struct RankState {
     bool registered = false, finished = false, exited = false;
+    os::Pidfd watched;  // of a launcher's rank, until it has ended
     std::optional<format::RankLayout> layout;
     std::string layout_bytes;
     std::vector<wire::Capability> methods;
@@ -136,6 +137,13 @@ class NodeLaunch {
   void Hurry(bool hurry);
   void SamplePhase(uint32_t rank);
   void AddStaging(NodeStatus* status) const;
+
+  // node_launcher.cc: ranks that the command starts itself
+  Status WatchRank(uint32_t rank);
+  void OnWatchedEnd(uint32_t rank);
+  void OnLauncherExited(const os::ExitStatus& status);
+  os::ExitStatus EndOf(uint32_t rank, const os::ExitStatus& otherwise);
+  void Unwatch(uint32_t rank);
 
   // node_frames.cc: what ranks say, what they are told
   void OnHello(uint32_t rank, uint32_t request, const wire::Hello& hello);

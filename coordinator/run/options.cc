@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -25,7 +26,7 @@ struct Raw {
   std::string job_id, staging_budget, expect;
   double grace_seconds = 30;
   double join_seconds = 600;
-  std::optional<uint32_t> first_rank;
+  std::optional<uint32_t> first_rank, rank_count;
   uint64_t keep_last = 0, keep_every = 0, keep_hours = 0;
 };
 
@@ -75,7 +76,11 @@ void AddJobFlags(CLI::App* app, Options* o, Raw* raw) {
 }
 
 void AddGangFlags(CLI::App* app, Options* o, Raw* raw) {
-  app->add_option("--ranks", o->rank_count, "Ranks on this node")->check(CLI::Range(1u, kRanksMax));
+  app->add_option("--ranks", raw->rank_count, "Ranks on this node (1; of torchrun what it says)")
+      ->check(CLI::Range(1u, kRanksMax));
+  app->add_flag(
+      "--launcher", o->launcher,
+      "COMMAND starts the ranks of this node itself, as torchrun does (known by its name)");
   app->add_option("--nnodes", o->node_count, "Nodes of the gang")
       ->check(CLI::Range(1u, kMembersMax));
   app->add_option("--node-rank", o->node_rank, "This node's number; 0 leads");
@@ -94,6 +99,33 @@ void AddGangFlags(CLI::App* app, Options* o, Raw* raw) {
 std::string BaseName(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+bool IsTorchrun(const std::vector<std::string>& command) {
+  if (command.empty()) return false;
+  if (BaseName(command[0]) == "torchrun") return true;
+  const auto module = std::find(command.begin(), command.end(), "-m");
+  return module != command.end() && module + 1 != command.end() &&
+         *(module + 1) == "torch.distributed.run";
+}
+
+// How many ranks torchrun starts: its --nproc-per-node, spelled one way or the other; 1 without it.
+Result<uint32_t> RanksOfTorchrun(const std::vector<std::string>& command) {
+  for (size_t i = 1; i < command.size(); ++i) {
+    std::string flag = command[i];
+    const size_t equals = flag.find('=');
+    std::string text = equals == std::string::npos ? "" : flag.substr(equals + 1);
+    flag.resize(std::min(equals, flag.size()));
+    if (flag != "--nproc-per-node" && flag != "--nproc_per_node") continue;
+    if (equals == std::string::npos && i + 1 < command.size()) text = command[i + 1];
+    uint32_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (error == std::errc() && end == text.data() + text.size() && count > 0 && count <= kRanksMax)
+      return count;
+    return InvalidArgument("torchrun's --nproc-per-node is '" + text +
+                           "', which is no number: say how many ranks it starts with --ranks");
+  }
+  return 1u;
 }
 
 void ApplyEnvironment(Options* o, const Environment& env) {
@@ -156,6 +188,13 @@ Result<Nanos> FromSeconds(const char* flag, double seconds) {
 Status Finish(const Raw& raw, const Environment& env, Options* o) {
   if (o->command.empty() && !o->drain) {
     return InvalidArgument("no command: put it after --, as in ckpt-run --ranks 2 -- ./train");
+  }
+  const bool torchrun = IsTorchrun(o->command);
+  o->launcher = o->launcher || torchrun;
+  if (raw.rank_count) {
+    o->rank_count = *raw.rank_count;
+  } else if (torchrun) {
+    CKPT_ASSIGN_OR_RETURN(o->rank_count, RanksOfTorchrun(o->command));
   }
   ApplyEnvironment(o, env);
   if (o->drain && o->job.empty()) {

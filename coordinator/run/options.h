@@ -25,6 +25,7 @@ struct Options {
   uint32_t node_count = 1;  // --nnodes
   uint32_t node_rank = 0;   // --node-rank
   uint32_t first_rank = 0;  // --first-rank, else node_rank * rank_count
+  bool launcher = false;    // --launcher, or COMMAND is torchrun: it starts the ranks itself
   std::string rendezvous;   // --rendezvous HOST:PORT: where node 0 serves the gang
   std::string listen_host;  // --listen HOST: node 0 serves there on a port of the kernel's choice
   uint64_t epoch = 0;       // --epoch: claim this or a later one; 0 the next free one

@@ -22,6 +22,27 @@ std::string ErrorOf(std::vector<const char*> args) {
   return parsed.ok() ? "OK" : parsed.status().message();
 }
 
+TEST(Options, TorchrunIsKnownAndSaysHowManyRanksItStarts) {
+  using Command = std::vector<const char*>;
+  const auto ranks = [](Command command, Command flags = {}) {
+    flags.push_back("--");
+    flags.insert(flags.end(), command.begin(), command.end());
+    const auto parsed = Parse(flags);
+    EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
+    return parsed.ok() && parsed->options.launcher ? parsed->options.rank_count : 0;
+  };
+  EXPECT_EQ(ranks({"torchrun", "--nproc-per-node", "4", "train.py"}), 4u);
+  EXPECT_EQ(ranks({"/venv/bin/torchrun", "--nproc_per_node=2", "train.py"}), 2u);
+  EXPECT_EQ(ranks({"python", "-m", "torch.distributed.run", "--nproc-per-node=3", "train.py"}), 3u);
+  EXPECT_EQ(ranks({"torchrun", "train.py"}), 1u);
+  EXPECT_EQ(ranks({"torchrun", "--nproc-per-node", "gpu", "train.py"}, {"--ranks", "8"}), 8u);
+  EXPECT_EQ(ranks({"mpirun", "-n", "2", "train"}, {"--ranks", "2", "--launcher"}), 2u);
+  EXPECT_EQ(ranks({"train", "--nproc-per-node", "4"}), 0u);  // no launcher
+  const std::string error = ErrorOf({"--", "torchrun", "--nproc-per-node", "gpu", "train.py"});
+  EXPECT_NE(error.find("--nproc-per-node is 'gpu'"), std::string::npos) << error;
+  EXPECT_NE(error.find("--ranks"), std::string::npos) << error;
+}
+
 TEST(Options, DefaultsComeFromTheCommandAndTheEnvironment) {
   const auto plain = Parse({"--", "/opt/bin/train", "--lr", "0.1", "--"});
   ASSERT_TRUE(plain.ok()) << plain.status().ToString();

@@ -201,6 +201,11 @@ bool RankServer::Send(uint32_t rank, const wire::Frame& frame, std::vector<os::U
   return true;
 }
 
+pid_t RankServer::peer_pid(uint32_t rank) const {
+  const auto it = ranks_.find(rank);
+  return it == ranks_.end() ? -1 : it->second->peer.pid;
+}
+
 void RankServer::Drain(uint32_t rank) {
   const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return;

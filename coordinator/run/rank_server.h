@@ -40,6 +40,8 @@ class RankServer {
   // No effect if the rank is not connected (false).
   bool Send(uint32_t rank, const wire::Frame& frame, std::vector<os::UniqueFd> fds = {});
   bool connected(uint32_t rank) const { return ranks_.contains(rank); }
+  // The process that speaks for this rank; -1 if none does.
+  pid_t peer_pid(uint32_t rank) const;
   // Hands over what has arrived from this rank: called when its process has ended, so that its last
   // words are heard before its end.
   void Drain(uint32_t rank);

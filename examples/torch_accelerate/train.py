@@ -1,4 +1,4 @@
-"""A classifier under Accelerate: what accelerator.prepare() returns is given to ckpt.open as it is; the loader is not prepared.
+"""A classifier under Accelerate: what accelerator.prepare() returns is given to ckpt.open as it is.
 
     python train.py --steps 200
 """
@@ -28,18 +28,18 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
     loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
-    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)  # not the loader
+    model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
 
     losses = {"all": []}
     run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=losses)  # 2
     while run.global_step < args.steps:
         for inputs, classes in loader:
-            loss = nn.functional.cross_entropy(model(inputs.to(accelerator.device)), classes.to(accelerator.device))
+            loss = nn.functional.cross_entropy(model(inputs), classes)
             accelerator.backward(loss)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            losses["all"].append(loss.item())
+            losses["all"].append(accelerator.reduce(loss.detach(), "mean").item())
             run.step(loss=loss)  # 3
             if run.global_step >= args.steps:
                 break

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "libckpt/base/clock.h"
+#include "libckpt/os/fork.h"
 
 namespace ckpt::os {
 namespace {
@@ -25,6 +27,7 @@ std::atomic<std::atomic<uint32_t>*> g_raise{nullptr};
 std::atomic<uint32_t> g_flag{0};
 std::atomic<uint32_t> g_inside{0};  // handlers that may be using the two pointers above
 struct sigaction g_before[kSignalMax + 1];
+ClosedInChildren* g_hidden = nullptr;  // the event, from children
 
 void CarryOutDefault(int signal) {
   ::signal(signal, SIG_DFL);
@@ -81,6 +84,7 @@ Result<std::unique_ptr<SignalBell>> SignalBell::Install(uint64_t signals,
     return ErrnoStatus(error, "creating an eventfd");
   }
   if (g_owner.exchange(::getpid()) != ::getpid()) g_inside.store(0);  // a fork's copy
+  g_hidden = new ClosedInChildren(bell->event_.get());
   g_event.store(bell->event_.get());
   g_last.store(0);
   g_raise.store(raise);
@@ -112,6 +116,7 @@ SignalBell::~SignalBell() {
   // One that runs on another thread may have them already: it needs a moment, and never waits.
   const Deadline deadline("signal handlers that are running", std::chrono::seconds(10));
   while (g_inside.load() != 0 && !deadline.Expired()) ::sched_yield();
+  delete std::exchange(g_hidden, nullptr);
   g_installed.store(false);
 }
 

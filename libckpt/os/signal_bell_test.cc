@@ -1,9 +1,12 @@
 // A bell may go while another thread is in its handler.
 #include "libckpt/os/signal_bell.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
@@ -33,6 +36,20 @@ TEST(SignalBell, NoHandlerTouchesTheFlagOnceTheBellIsGone) {
   other.join();
   for (const std::atomic<uint32_t>& flag : flags) EXPECT_EQ(flag, 0u);
   sigaction(SIGUSR2, &before, nullptr);
+}
+
+TEST(SignalBell, AForkedChildDoesNotHoldIt) {
+  std::atomic<uint32_t> flag{0};
+  auto bell = SignalBell::Install(uint64_t{1} << SIGUSR2, &flag, 1);
+  ASSERT_TRUE(bell.ok()) << bell.status().ToString();
+  const int fd = (*bell)->fd();
+  const pid_t pid = fork();
+  if (pid == 0) _exit(fcntl(fd, F_GETFD) == -1 ? 42 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  EXPECT_NE(fcntl(fd, F_GETFD), -1);
 }
 
 }  // namespace

@@ -24,6 +24,34 @@ if not (installed("torch") and installed("libckpt")):
     collect_ignore_glob = ["test_*.py"]
 
 
+#: What tests/torch/run.sh --slice runs of these.
+SLICE = [
+    "test_state.py::test_optimizers[AdamW]", "test_state.py::test_extra_comes_back_in_place",
+    "test_state.py::test_changed_right_after_step", "test_state.py::test_refused_by_name_at_save[extra0-extra['a'][3]]",
+    "test_state.py::test_a_fork_has_no_part_in_it", "test_state.py::test_wrappers_are_seen_through",
+    "test_state.py::test_damaged_newest_falls_back_loudly", "test_state.py::test_import_is_light",
+    "test_overlap.py::test_what_was_there_at_step_is_saved[latest]", "test_overlap.py::test_the_update_waits",
+    "test_trajectories.py::test_two_ranks[fsdp-saves2]", "test_reshard.py::test_chain[fsdp 4-1-2]",
+    "test_launch.py::test_ckpt_run_over_torchrun", "test_launch.py::test_another_number_of_ranks_repeats_and_skips_no_sample",
+    "test_dcp.py::test_what_was_saved_is_loaded[ours]", "test_dcp.py::test_a_flipped_bit_is_found_and_named",
+    "test_convert.py::test_pt",
+]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slice: a few of each kind")
+
+
+def pytest_collection_modifyitems(config, items):
+    names = {item.nodeid.rpartition("tests/torch/")[2]: item for item in items}
+    if config.getoption("markexpr") == "slice":
+        missing = [name for name in SLICE if name not in names]
+        assert not missing, f"conftest.py chooses tests that are not there: {missing}"
+    for name in SLICE:
+        if name in names:
+            names[name].add_marker(pytest.mark.slice)
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

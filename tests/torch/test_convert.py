@@ -38,8 +38,8 @@ def same(tensors, model, without=()):
         assert tensors[name].dtype == value.dtype and torch.equal(tensors[name], value), name
 
 
-def back(folder, given, model):
-    assert main(["import", str(given), str(folder / "back"), "--step", "9"]) == 0
+def back(folder, given, model, *more):
+    assert main(["import", str(given), str(folder / "back"), "--step", "9", *more]) == 0
     other = Net(2)
     assert ckpt.load(folder / "back", model=other) == 9
     same(other.state_dict(), model)
@@ -94,7 +94,27 @@ def test_dcp(tmp_path, saved):
     target = {name: torch.zeros_like(value) for name, value in saved.state_dict().items()}
     dcp.load(target, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
     same(target, saved)
-    assert main(["import", str(tmp_path / "dcp"), str(tmp_path / "back")]) == 1  # its .metadata is a pickle
+    back(tmp_path, tmp_path / "dcp", saved, "--tie", "head.weight=embed.weight")
+    assert main(["import", str(tmp_path / "dcp"), str(tmp_path / "none"), "--tie", "norm.weight=norm.bias"]) == 1
+
+
+def test_dcp_of_a_training(tmp_path, saved, capsys):
+    """As others write it: nested, several files, with an optimizer and a number in it. Only what describes tensors is unpickled."""
+    optimizer = torch.optim.Adam(saved.parameters())
+    writer = dcp.FileSystemWriter(tmp_path / "dcp", single_file_per_rank=False)
+    dcp.save({"model": saved.state_dict(), "optim": optimizer.state_dict(), "step": 3}, storage_writer=writer, no_dist=True)
+    assert main(["import", str(tmp_path / "dcp"), str(tmp_path / "back"), "--prefix", "model.",
+                 "--tie", "head.weight=embed.weight"]) == 0
+    other = Net(2)
+    ckpt.load(tmp_path / "back", model=other)
+    same(other.state_dict(), saved)
+    assert main(["import", str(tmp_path / "dcp"), str(tmp_path / "none"), "--prefix", "nobody."]) == 1
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "dcp"), str(tmp_path / "none")]) == 1
+    said = capsys.readouterr()
+    assert "builtins.print" in said.err and "run" not in said.out
+    assert not (tmp_path / "none").exists()
 
 
 class Evil:

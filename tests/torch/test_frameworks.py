@@ -19,15 +19,16 @@ def result(rank):
     return found
 
 
-def same_after(launch, program, stops, *options):
+def same_after(launch, program, stops, *options, world=1):
     """Straight, and split at `stops`."""
-    assert launch.run(1, 0, program, "--path", "straight", *options, script="stopped.py") == [0]
-    expected = result(launch.ranks[-1])
+    assert launch.run(world, 0, program, "--path", "straight", *options, script="stopped.py") == [0] * world
+    expected = [result(rank) for rank in launch.ranks[-world:]]
     for stop in stops:
-        assert launch.run(1, stop, program, "--path", "split", *options, script="stopped.py") == [75], f"stop at {stop}"
+        codes = launch.run(world, stop, program, "--path", "split", *options, script="stopped.py")
+        assert codes == [75] * world, f"stop at {stop}"
         assert list((launch.folder / "split").glob(f"s{stop}.*/COMMIT"))
-    assert launch.run(1, 0, program, "--path", "split", *options, script="stopped.py") == [0]
-    assert result(launch.ranks[-1]) == expected
+    assert launch.run(world, 0, program, "--path", "split", *options, script="stopped.py") == [0] * world
+    assert [result(rank) for rank in launch.ranks[-world:]] == expected
 
 
 @without("transformers")
@@ -37,8 +38,16 @@ def test_hugging_face_trainer(launch, accumulate, stops):
 
 
 @without("accelerate")
-def test_accelerate(launch):
-    same_after(launch, EXAMPLES / "torch_accelerate" / "train.py", [3, 8, 13], "--steps", 18)  # 8 batches are an epoch
+@pytest.mark.parametrize("world,stops", [(1, [3, 8, 13]), (2, [2, 7])])  # 8 or 4 batches are an epoch
+def test_accelerate(launch, world, stops):
+    """Its loader too, whose batches are read one ahead."""
+    same_after(launch, EXAMPLES / "torch_accelerate" / "train.py", stops, "--steps", 18 // world, world=world)
+
+
+@without("lightning")
+@pytest.mark.parametrize("accumulate,stops", [(1, [4, 12, 21]), (2, [3])])  # 10 batches, or 5 updates, are an epoch
+def test_lightning(launch, accumulate, stops):
+    same_after(launch, EXAMPLES / "torch_lightning" / "train.py", stops, "--steps", 24 // accumulate, "--accumulate", accumulate)
 
 
 @without("torchdata")

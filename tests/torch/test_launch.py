@@ -68,14 +68,22 @@ def test_example_is_suspended_and_goes_on(tmp_path):
     assert losses(tmp_path / "b.txt") == losses(tmp_path / "a.txt")
 
 
-def test_torchrun_one_rank_is_told(tmp_path, launch):
-    """SIGTERM reaches rank 1 alone; all ranks stop at one step and leave with 75, whatever torchrun makes of it."""
+def torchrun(port, *more):
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", port, *more, WORKER]
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_torchrun_one_rank_is_told(tmp_path, launch, restarts):
+    """SIGTERM reaches rank 1 alone; all ranks stop at one step and leave with 75, and torchrun's restarts do not undo it."""
     options = ["--mode", "ddp", "--steps", 20, "--path", "store", "--write", "split"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), WORKER]
-    code, out = finish(start(tmp_path, *torchrun, *options, "--stop-at", 7, "--stop-rank", 1))
-    assert code != 0 and "exitcode  : 75" in out
+    program = torchrun(free_port(), "--max-restarts", restarts)
+    code, out = finish(start(tmp_path, *program, *options, "--stop-at", 7, "--stop-rank", 1))
+    assert code != 0 and (restarts or "exitcode  : 75" in out)
     names = [p.parent.name for p in (tmp_path / "store").glob("s*/COMMIT")]
     assert names == ["s7.e1.a1"]
+    assert sorted(lines(tmp_path, "split", 1)) == list(range(7))
+    if restarts:
+        return
     assert launch.run(2, *options) == [0, 0]
     assert launch.run(2, "--mode", "ddp", "--steps", 20, "--path", "none", "--write", "straight", "--without") == [0, 0]
     for rank in range(2):
@@ -125,3 +133,18 @@ def test_ckpt_run(tmp_path, launch, mode, world):
     for rank in range(world):
         assert lines(tmp_path, "split", rank) == lines(tmp_path, "straight", rank)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(not CKPT_RUN.is_file(), reason="ckpt-run is not built (CKPT_BIN, or on the PATH)")
+def test_ckpt_run_over_torchrun(tmp_path, launch):
+    """ckpt-run has torchrun for a child, and the ranks are torchrun's: rank 1 is told, all stop at one step, exit 75."""
+    options = ["--mode", "ddp", "--steps", 20]
+    assert launch.run(2, *options, "--path", "none", "--write", "straight", "--without") == [0, 0]
+    for stop, restarts in ((7, 2), (-1, 0)):
+        program = [CKPT_RUN.resolve(), "--store", "store", "--", *torchrun(free_port(), "--max-restarts", restarts)]
+        code, out = finish(start(tmp_path, *program, *options, "--path", "none", "--write", "split", "--stop-at", stop,
+                                 "--stop-rank", 1, "--pace", 1))
+        assert code == (0 if stop < 0 else 75)
+        assert "a second time" not in out
+    for rank in range(2):
+        assert lines(tmp_path, "split", rank) == lines(tmp_path, "straight", rank)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 STEPS = 20
-SOAK = int(os.environ.get("CKPT_SOAK", "1"))  # longer campaigns: CKPT_SOAK=25 tests/torch/run.sh -k "killed or many"
+SOAK = int(os.environ.get("CKPT_SOAK", "1"))  # longer campaigns: ./run soak torch; 25 kill 200 times and save 1,000 times
 
 
 def lines(folder, name, rank=0):
@@ -54,13 +54,14 @@ def test_mixed_precision_scaler_average_and_recomputation(launch, mode, world):
     assert [lines(launch.folder, "split", rank) for rank in range(world)] == expected
 
 
-def test_killed_at_random_moments(launch):
+@pytest.mark.parametrize("overlap", [[], ["--overlap"]], ids=["copied at once", "overlapped"])
+def test_killed_at_random_moments(launch, overlap):
     expected = straight(launch, 1)
     for kill in range(8 * SOAK):
         if kill % 8 == 0:  # a new training
             (launch.folder / "split.0").unlink(missing_ok=True)
             shutil.rmtree(launch.folder / "store", ignore_errors=True)
-        ranks = launch.start(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2)
+        ranks = launch.start(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2, *overlap)
         deadline = time.monotonic() + 60
         begun = len(lines(launch.folder, "split")) if (launch.folder / "split.0").exists() else 0
         wanted = begun + random.randrange(1, 6)
@@ -70,14 +71,14 @@ def test_killed_at_random_moments(launch):
             time.sleep(0.002)
         ranks[0].kill()
         ranks[0].wait(30)
-    assert launch.run(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2) == [0]
+    assert launch.run(1, "--path", "store", "--write", "split", "--steps", STEPS, "--save-every", 2, *overlap) == [0]
     assert lines(launch.folder, "split") == expected[0]
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_two_ranks(launch, mode):
+@pytest.mark.parametrize("mode,saves", [("ddp", []), ("fsdp", []), ("fsdp", ["--save-every", "1", "--overlap"])])
+def test_two_ranks(launch, mode, saves):
     expected = straight(launch, 2, "--mode", mode)
-    suspended(launch, 2, sorted(random.sample(range(1, STEPS), 2)), "--mode", mode)
+    suspended(launch, 2, sorted(random.sample(range(1, STEPS), 2)), "--mode", mode, *saves)
     for rank in range(2):
         assert lines(launch.folder, "split", rank) == expected[rank]
 

@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--stop-at", type=int, default=-1)
     parser.add_argument("--stop-rank", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes once this rank got its signal")
+    parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--without", action="store_true", help="the same training without libckpt")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -122,7 +123,7 @@ def main() -> None:
         more = {"scaler": scaler, "ema": ema}
     if not args.without:
         run = ckpt.open(args.path, model=model, optim=optimizer, scheduler=scheduler, loader=loader, extra=state,
-                        save_every=args.save_every, **more)
+                        save_every=args.save_every, overlap=args.overlap, **more)
     step, pace = run.global_step if run else 0, 0.0
     with open(f"{args.write}.{rank}", "a") as log:
         while step < args.steps:

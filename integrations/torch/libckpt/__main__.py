@@ -111,7 +111,8 @@ def _convert(given: argparse.Namespace) -> int:
             count = convert.export(given.path, given.out, given.format, part=given.part, selector=given.select,
                                    shard_bytes=int(given.shard_gb * 1e9))
         else:
-            count = convert.import_(given.given, given.path, step=given.step)
+            count = convert.import_(given.given, given.path, step=given.step, prefix=given.prefix,
+                                    ties=given.tie)
     except (Error, OSError) as error:
         print(f"{given.command}: {error}", file=sys.stderr)
         return 1
@@ -131,9 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--select", default="", help="step:N or a checkpoint's name, for another one than the newest")
     out.add_argument("--shard-gb", type=float, default=5.0, help="a safetensors file holds at most that much (default: 5)")
     into = commands.add_parser("import", help="make a run's directory of weights")
-    into.add_argument("given", help="a .pt file of tensors by name, or a Hugging Face directory of safetensors")
+    into.add_argument("given", help="a .pt file of tensors by name, a Hugging Face directory of safetensors, or one of DCP")
     into.add_argument("path", help="the directory to make")
     into.add_argument("--step", type=int, default=0, help="the step that it is said to be of")
+    into.add_argument("--prefix", default="", help="only tensors with such names, without it: model. for DCP of {'model': …}")
+    into.add_argument("--tie", action="append", default=[], metavar="NAME=FIRST", help="one tensor that the module has under two "
+                      "names; DCP stores it twice")
     return parser
 
 

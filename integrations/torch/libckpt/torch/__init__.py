@@ -14,7 +14,7 @@ from typing import Any, Iterable, Optional, Union
 
 from .. import EXIT_SUSPENDED, _core
 from .._errors import Error, NotExpressible
-from ._makers import Modules, Optimizers, make_modules, makers_of
+from ._makers import Modules, Optimizers, make_modules, makers_of, optimizers_of
 from ._parts import Source, World
 from ._run import DEFAULT_SIGNALS, Run, Save, check_format, per_rank
 from ._tensors import UNSHARDED
@@ -34,6 +34,7 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     scaler: Any = None,
     ema: Any = None,
     save_every: int = 0,
+    overlap: bool = False,
     rng: bool = True,
     signals: Iterable[int] = DEFAULT_SIGNALS,
     exit_on_stop: bool = True,
@@ -49,15 +50,16 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     extra: a dict or list of plain values and tensors, kept in place; or an object with state_dict(). per_rank(…) if each
         rank has its own.
     save_every: steps between saves; 0 none but those at a suspend and by save().
+    overlap: step() returns before parameters and optimizer state are copied for such a save; optim= waits for the copy
+        before it changes them. Whatever else changes them calls run.fence() first.
     rng: python's, numpy's and torch's random state, of each rank.
     signals: those that ask for a suspend.
     exit_on_stop: False: step() returns, and should_stop() says so.
     resume: "" the newest state, "latest" the newest durable one, "step:N", a checkpoint's name; None: nothing.
     """
     makers = makers_of(model, optim, scheduler, loader, extra, scaler, ema)
-    return Run(
-        path, makers, save_every=save_every, signals=signals, exit_on_stop=exit_on_stop, resume=resume, rng=rng
-    )
+    return Run(path, makers, save_every=save_every, signals=signals, exit_on_stop=exit_on_stop, resume=resume, rng=rng,
+               fenced=optimizers_of(optim) if overlap else None)
 
 
 def load(path: Union[str, "os.PathLike[str]"], *, model: Modules, selector: str = "") -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -68,3 +69,18 @@ def leave() -> None:
     """Takes the process groups down; the process ends after this."""
     if initialized():
         torch.distributed.destroy_process_group()
+
+
+def end_torchrun() -> None:
+    """A torchrun that may restart would start the suspended ranks at once: its first rank here tells it to end."""
+    restarts, begun = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ.get("LOCAL_RANK") != "0" or begun == restarts:
+        return
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/cmdline", "rb") as file:
+            command = file.read()
+        if b"torchrun" in command or b"torch.distributed" in command:
+            os.kill(parent, signal.SIGTERM)
+    except OSError:
+        pass  # it has ended, or is somebody else's

@@ -12,16 +12,29 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from .._errors import Error
+from .._errors import Error, NotExpressible
 from . import _rng, _trees
 from ._parts import Part, Source, Value, World
+
+
+def prepared(loader: Any) -> bool:
+    """Whether accelerate has put a loader of its own around it, which reads one batch ahead. Begun again it does so again."""
+    if not type(loader).__module__.startswith("accelerate."):
+        return False
+    if getattr(loader, "use_stateful_dataloader", False) or "Dispatcher" in type(loader).__name__:
+        raise NotExpressible("loader", f"accelerate's {type(loader).__name__}",
+                             "use neither dispatch_batches nor use_stateful_dataloader, or leave it out of accelerator.prepare()")
+    return True
 
 
 def _generators(loader: Any) -> List[torch.Generator]:
     """Those that belong to the loader and its samplers, in a fixed order."""
     found: List[torch.Generator] = []
-    owners = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    owners.append(getattr(owners[2], "sampler", None))
+    owners = [loader, getattr(loader, "sampler", None)]
+    batches = getattr(loader, "batch_sampler", None)
+    while batches is not None:  # accelerate's shard holds another one
+        owners += [batches, getattr(batches, "sampler", None)]
+        batches = getattr(batches, "batch_sampler", None)
     for owner in owners:
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not other for other in found):
@@ -125,7 +138,7 @@ def follow(loader: "DataLoader[Any]") -> _Position:
         return at.iterate(lambda: base.__iter__(self))
 
     followed = type(base.__name__, (base,), {"__iter__": __iter__, "__module__": base.__module__})
-    loader.__class__ = followed
+    vars(object)["__class__"].__set__(loader, followed)  # accelerate's says that it is another one
     object.__setattr__(loader, "_libckpt_position", position)
     return position
 
@@ -180,12 +193,17 @@ class LoaderPart(Part):
             "batch": self.loader.batch_size,
             "world": self.world.size,
             "sampler_epoch": getattr(self.loader.sampler, "epoch", None),
+            "iteration": getattr(self.loader, "iteration", None),
         }, "loader"
 
     def restore(self, source: Source) -> None:
         kept = source.blob("loader")
         if kept is None:
             raise Error("the checkpoint has no loader", "NOT_FOUND")
+        self.take(kept)
+
+    def take(self, kept: Dict[str, Any]) -> None:
+        """Goes on where the loader was that values() described."""
         at = self.position
         at.epochs, at.ended, at.start = kept["epochs"], kept["ended"], kept["start"]
         at.batches = self._batches(kept)
@@ -194,6 +212,8 @@ class LoaderPart(Part):
             generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         if kept["sampler_epoch"] is not None and hasattr(self.loader.sampler, "epoch"):
             self.loader.sampler.epoch = kept["sampler_epoch"]
+        if kept.get("iteration") is not None:
+            setattr(self.loader, "iteration", kept["iteration"])
 
     def _batches(self, kept: Dict[str, Any]) -> int:
         if kept["world"] == self.world.size and kept["batch"] == self.loader.batch_size:

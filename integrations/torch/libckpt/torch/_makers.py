@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Union
 
 import torch
 
 from .._errors import NotExpressible
-from ._loader import LoaderPart, Stateful
+from ._loader import LoaderPart, Stateful, prepared
 from ._parts import ModulePart, ObjectPart, OptimizerPart, Part, World, clean, settle, unwrap
 from ._run import PerRank
 
@@ -17,8 +17,14 @@ Optimizers = Union[torch.optim.Optimizer, Mapping[str, torch.optim.Optimizer]]
 Maker = Callable[[World], Part]
 
 
-def make_modules(prefix: str, given: Optional[Modules]) -> List[Maker]:
-    return [partial(ModulePart, name, module) for name, module in _several(prefix, given, torch.nn.Module)]
+def make_modules(prefix: str, given: Optional[Modules], stepped: FrozenSet[int] = frozenset()) -> List[Maker]:
+    modules = _several(prefix, given, torch.nn.Module)
+    return [partial(ModulePart, name, module, stepped=stepped) for name, module in modules]
+
+
+def optimizers_of(optim: Optional[Optimizers]) -> List[torch.optim.Optimizer]:
+    """As their authors made them."""
+    return [_bare(optimizer) for _, optimizer in _several("optim", optim, torch.optim.Optimizer)]
 
 
 def makers_of(
@@ -26,7 +32,8 @@ def makers_of(
     scaler: Any = None, ema: Any = None,
 ) -> List[Maker]:
     """See ckpt.open."""
-    makers = make_modules("model", model)
+    groups = [group for optimizer in optimizers_of(optim) for group in optimizer.param_groups]
+    makers = make_modules("model", model, frozenset(id(p) for group in groups for p in group["params"]))
     names: Dict[int, str] = {}
     for prefix, module in _several("model", model, torch.nn.Module):
         inside = prefix[len("model.") :] + "." if prefix != "model" else ""
@@ -44,9 +51,7 @@ def makers_of(
         makers.append(make_object(prefix, target))
     if extra is not None:
         makers.append(make_object("extra", extra))
-    if type(loader).__module__.startswith("accelerate."):
-        raise NotExpressible("loader", "a loader that accelerate has prepared", "leave it out of accelerator.prepare()")
-    if isinstance(loader, torch.utils.data.DataLoader) and not hasattr(loader, "state_dict"):
+    if isinstance(loader, torch.utils.data.DataLoader) and (prepared(loader) or not hasattr(loader, "state_dict")):
         makers.append(partial(LoaderPart, loader))
     elif loader is not None:
         makers.append(make_object("loader", PerRank(Stateful(loader)), inline=True))

@@ -7,7 +7,7 @@ A part says which tensors it has now (`leaves`), which values (`values`), makes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Tuple
 
 import torch
 
@@ -123,10 +123,11 @@ class ModulePart(Part):
     """Parameters and persistent buffers by name. Parameters are equal on all ranks unless they are DTensors; buffers may
     differ (running statistics), so each rank has its own, and another number of ranks gets rank 0's."""
 
-    def __init__(self, prefix: str, module: torch.nn.Module, world: World) -> None:
+    def __init__(self, prefix: str, module: torch.nn.Module, world: World, stepped: FrozenSet[int] = frozenset()) -> None:
         self.prefix = prefix
         self.module = unwrap(module)
         self.world = world
+        self._stepped = stepped  # ids of the parameters of tracked optimizers
         for name, child in self.module.named_modules():
             if type(child).__name__ == "FullyShardedDataParallel":
                 raise NotExpressible(
@@ -146,7 +147,8 @@ class ModulePart(Part):
 
     def leaves(self) -> Iterator[Leaf]:
         for name, parameter in self.parameters():
-            yield Leaf(f"{self.prefix}/{name}", parameter, self.world.shared, f"{self.prefix}: parameter {name!r}")
+            yield Leaf(f"{self.prefix}/{name}", parameter, self.world.shared, f"{self.prefix}: parameter {name!r}",
+                       id(parameter) in self._stepped)
         for name, buffer in self.buffers():
             where = f"{self.prefix}: buffer {name!r}"
             own = self.world.rank > 0 and self.world.same and not is_dtensor(buffer)
@@ -213,7 +215,7 @@ class OptimizerPart(Part):
     def _leaf(self, name: str, path: _trees.Path, tensor: Any) -> Leaf:
         key = "/".join(str(key) for key in path)
         where = _trees.spell(self._where(name), path)
-        return Leaf(f"{self.prefix}/{name}/{key}", _trees.as_tensor(tensor), self.world.shared, where)
+        return Leaf(f"{self.prefix}/{name}/{key}", _trees.as_tensor(tensor), self.world.shared, where, True)
 
     def leaves(self) -> Iterator[Leaf]:
         for name, parameter in self._params:

@@ -19,6 +19,7 @@ import torch
 from .. import EXIT_SUSPENDED, _core
 from .._errors import CODES, Error
 from . import _dist
+from ._fence import Fence
 from ._parts import NumberPart, Part, Source, Value, World
 from ._rng import RngPart
 from ._tensors import REPLICATED, UNSHARDED
@@ -88,7 +89,9 @@ class Run:
         exit_on_stop: bool,
         resume: Optional[str],
         rng: bool,
+        fenced: Optional[List[torch.optim.Optimizer]] = None,
     ) -> None:
+        """As ckpt.open. `fenced`: saves overlap, and these optimizers wait for them."""
         rank, size = _dist.rank_and_world()
         managed = bool(os.environ.get("CKPT_RUN"))
         if size > 1 and not managed and not _dist.initialized():
@@ -116,17 +119,18 @@ class Run:
         self._pending_announce: List[Dict[str, Any]] = []
         self._saves: "collections.deque[Dict[str, Any]]" = collections.deque(maxlen=_METRICS_KEPT)
         self._metrics: "collections.deque[Dict[str, Any]]" = collections.deque(maxlen=_METRICS_KEPT)
-        numbers = [int(number) for number in signals]
-        self._interrupt = _SecondInterrupt() if signals_module.SIGINT in numbers else None
+        self._signals = {int(number) for number in signals}
+        self._interrupt = _SecondInterrupt() if signals_module.SIGINT in self._signals else None
         self._session = _core.Session(
             store=None if path is None or managed else os.fspath(path),
             rank=rank,
             world_size=size,
             allgather=None if managed or self._group is None else self._group.allgather,
-            signals=sum(1 << number for number in set(numbers)),
-            save_every=save_every,
+            signals=sum(1 << number for number in self._signals),
+            save_every=save_every if fenced is None else 0,
             log=_log_line,
         )
+        self._fence = None if fenced is None else Fence(self._session, fenced, save_every, alone=size == 1)
         self._pid = os.getpid()
         atexit.register(self._at_exit)
         try:
@@ -150,6 +154,7 @@ class Run:
         metrics(). A save that fails for reasons of storage is logged and training goes on; what cannot be expressed
         raises.
         """
+        self.fence()
         self.global_step = self.global_step + 1 if step is None else int(step)
         if metrics:
             self._metrics.append({"step": self.global_step, **{k: _number(v) for k, v in metrics.items()}})
@@ -158,6 +163,8 @@ class Run:
         begun = time.perf_counter()
         try:
             kind, _, _, error = self._session.step(self.global_step)
+            if kind == 0 and self._fence is not None and self._fence.is_due():
+                self._save_behind(begun)
         except LayoutChanged:
             self._stale = True
             log.warning("step %d: tensors came or went inside the step that was to be saved; saved at the next one",
@@ -183,13 +190,18 @@ class Run:
         """Leaves with exit code 75: the state is saved, and whoever started this process will start it again."""
         if self.rank == 0:
             log.info("suspended at step %d; leaving with exit code %d", self.global_step, EXIT_SUSPENDED)
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals - {signals_module.SIGINT}:  # a launcher repeats them to ranks that are leaving
+                signals_module.signal(number, signals_module.SIG_IGN)
         self._close(None)
+        _dist.end_torchrun()
         _dist.leave()
         raise SystemExit(EXIT_SUSPENDED)
 
     def save(self, wait: bool = False, timeout: Optional[float] = None) -> Save:
         """Saves now, under the number of the last step. All ranks call it at the same point. Staged on return; with `wait`
         durable. `timeout` also bounds the wait for staging memory that earlier saves still use."""
+        self.fence()
         if self._must_track():
             self._track()
         begun = time.perf_counter()
@@ -202,6 +214,12 @@ class Run:
         self._note_save(begun)
         save = Save(core, self.global_step, self._tracked.bytes)
         return save.wait(timeout=timeout) if wait else save
+
+    def fence(self) -> None:
+        """Waits until an overlapped save is copied. The step of a tracked optimizer does it by itself; call it before any
+        other change of what such an optimizer updates."""
+        if self._fence is not None and not self._session.closed:
+            self._fence.wait()
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Blocks until all saves so far are durable; an Error if one failed or the time is over. Several ranks without
@@ -275,6 +293,9 @@ class Run:
         atexit.unregister(self._at_exit)
         if self._session.closed:
             return
+        self.fence()
+        if self._fence is not None:
+            self._fence.remove()
         drains_alone = self._managed and self._stop  # ckpt-run writes on without us
         if not drains_alone and (self.world_size == 1 or self._managed):
             self._drain(timeout)
@@ -304,6 +325,8 @@ class Run:
         """After an exception, which goes first. Several ranks without ckpt-run close together, and the others do not come
         to an end with this one: there the session is left to the end of the process."""
         atexit.unregister(self._at_exit)
+        if self._fence is not None:
+            self._fence.remove()
         if self._interrupt is not None:
             self._interrupt.undo()
         if self.world_size > 1 and not self._managed:
@@ -359,7 +382,7 @@ class Run:
         return self._group.any(mine)
 
     def _track(self) -> None:
-        tracked = Tracked(self._parts, self._world, self._tracked)
+        tracked = Tracked(self._parts, self._world, self._tracked, overlap=self._fence is not None)
         if self._group is not None:
             tracked.compare(self._group)
         self._session.track(tracked.state, tracked.refresh)
@@ -445,15 +468,23 @@ class Run:
         level = logging.WARNING if error.code == "RESOURCE_EXHAUSTED" else logging.ERROR
         log.log(level, "step %d: not saved, training goes on: %s", self.global_step, error)
 
-    def _note_save(self, begun: float) -> None:
+    def _save_behind(self, begun: float) -> None:
+        assert self._fence is not None and self._tracked is not None
+        try:
+            self._fence.begin(self.global_step, self._tracked)
+        except Error as error:
+            return self._storage_trouble(error)
+        self._note_save(begun, "copying")
+
+    def _note_save(self, begun: float, level: str = "staged") -> None:
         assert self._tracked is not None
         stall = time.perf_counter() - begun
-        entry = {"step": self.global_step, "bytes": self._tracked.bytes, "stall_seconds": stall, "level": "staged",
+        entry = {"step": self.global_step, "bytes": self._tracked.bytes, "stall_seconds": stall, "level": level,
                  "begun": begun}
         self._saves.append(entry)
         self._pending_announce.append(entry)
         if self.rank == 0:
-            log.info("step %d: %s staged in %.3f s", self.global_step, _size(self._tracked.bytes), stall)
+            log.info("step %d: %s %s, %.3f s", self.global_step, _size(self._tracked.bytes), level, stall)
 
     def _announce(self) -> None:
         known = {s["step"]: s for s in self._library_saves()}
@@ -526,7 +557,7 @@ def _take_level(entry: Dict[str, Any], save: Dict[str, Any]) -> None:
         entry["level"] = "durable"
         entry["durable_seconds"] = time.perf_counter() - entry["begun"]
     else:
-        entry["level"] = save["level"].lower()
+        entry["level"] = "copying" if save["level"] == "NONE" else save["level"].lower()
 
 
 def _as_error(text: str, step: int) -> Error:

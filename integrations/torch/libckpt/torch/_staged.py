@@ -8,7 +8,7 @@ import torch
 
 from .. import _core
 from .._errors import NotExpressible
-from ._tensors import DTensor, is_dtensor, local_of
+from ._tensors import is_dtensor, local_of, placed_like
 
 _Key = Tuple[int, Tuple[int, ...], Tuple[int, ...], torch.dtype]
 
@@ -54,7 +54,7 @@ class Stager:
         copy = self._copy(where, local)
         if not is_dtensor(tensor):
             return copy
-        return DTensor(copy, tensor._spec, requires_grad=False)  # type: ignore[attr-defined,no-any-return]
+        return placed_like(tensor, copy)
 
     def _copy(self, where: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "meta":

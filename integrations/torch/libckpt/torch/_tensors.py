@@ -55,6 +55,7 @@ class Leaf:
     tensor: torch.Tensor
     placement: int
     where: str  # as the user knows it, for messages
+    stepped: bool = False  # only the step of a tracked optimizer changes it
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ def is_dtensor(tensor: Any) -> bool:
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part, sharing its memory."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def placed_like(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """A DTensor with this local part."""
+    made: torch.Tensor = DTensor(local, tensor._spec, requires_grad=False)  # type: ignore[attr-defined,no-untyped-call]
+    return made
 
 
 def needs_mirror(local: torch.Tensor) -> bool:

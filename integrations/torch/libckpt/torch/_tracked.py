@@ -36,7 +36,9 @@ class _Entry:
 class Tracked:
     """A description of `parts` as they are now, and the library's state made from it."""
 
-    def __init__(self, parts: List[Part], world: World, old: Optional["Tracked"] = None) -> None:
+    def __init__(self, parts: List[Part], world: World, old: Optional["Tracked"] = None, overlap: bool = False) -> None:
+        """`overlap`: what something else than a tracked optimizer may change is copied in refresh(), since the library
+        copies later."""
         self.parts = parts
         self.world = world
         self.state = _core.State()
@@ -44,8 +46,9 @@ class Tracked:
         self.bytes = 0
         self._entries: Dict[str, _Entry] = {}
         mirrors = {} if old is None else {n: e.mirror for n, e in old._entries.items() if e.mirror is not None}
-        for name, layout, memory in self._scan():
-            mirror = _mirror(memory, mirrors.get(name))
+        for name, layout, memory, stepped in self._scan():
+            mirrored = _tensors.needs_mirror(memory) or (overlap and not stepped)
+            mirror = _mirror(memory, mirrors.get(name)) if mirrored else None
             self._entries[name] = _Entry(layout, memory, mirror)
             self._add(name, self._entries[name])
             if layout.tied_to is None:
@@ -54,8 +57,8 @@ class Tracked:
             for part in parts:
                 self._put_values(part.layout_values())
 
-    def _scan(self) -> List[Tuple[str, Layout, torch.Tensor]]:
-        found: List[Tuple[str, Layout, torch.Tensor]] = []
+    def _scan(self) -> List[Tuple[str, Layout, torch.Tensor, bool]]:
+        found: List[Tuple[str, Layout, torch.Tensor, bool]] = []
         ties = _tensors.Ties()
         names = set()
         for part in self.parts:
@@ -69,7 +72,7 @@ class Tracked:
                 if leaf.name in names:
                     raise NotExpressible(leaf.where, f"a second tensor named {leaf.name!r}", "give the two other names")
                 names.add(leaf.name)
-                found.append((leaf.name, layout, memory))
+                found.append((leaf.name, layout, memory, leaf.stepped))
         return found
 
     def _add(self, name: str, entry: _Entry) -> None:
@@ -106,7 +109,7 @@ class Tracked:
         found = self._scan()
         if len(found) != len(self._entries):
             raise LayoutChanged
-        for name, layout, memory in found:
+        for name, layout, memory, _ in found:
             entry = self._entries.get(name)
             if entry is None or entry.layout != layout:
                 raise LayoutChanged
@@ -132,6 +135,11 @@ class Tracked:
         for device in devices:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
+
+    def versions(self) -> Dict[str, int]:
+        """Of what the library reads where it lies: torch counts the changes in place."""
+        return {name: entry.source._version for name, entry in self._entries.items()
+                if entry.mirror is None and not entry.source.is_inference()}
 
     def spread_mirrors(self) -> None:
         """After a load: what was loaded into host mirrors goes to the devices."""
@@ -164,9 +172,7 @@ def _sample(tensor: torch.Tensor) -> int:
     return zlib.crc32(_trees.tensor_bytes(ends))
 
 
-def _mirror(memory: torch.Tensor, old: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    if not _tensors.needs_mirror(memory):
-        return None
+def _mirror(memory: torch.Tensor, old: Optional[torch.Tensor]) -> torch.Tensor:
     if old is not None and old.shape == memory.shape and old.dtype == memory.dtype:
         return old
     pinned = memory.device.type == "cuda"

@@ -1,6 +1,6 @@
 """Weights in and out: `.pt` files, Hugging Face directories of safetensors, directories of torch.distributed.checkpoint.
 
-Only tensors travel. Nothing is unpickled but a .pt file, by torch.load(weights_only=True).
+Only tensors travel. A .pt file is unpickled by torch.load(weights_only=True), DCP's .metadata as far as it describes tensors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 import shutil
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -55,7 +55,7 @@ def export(path: str, out: str, form: str = "", *, part: str = "model", selector
 
 
 def load_weights(given: str) -> Tensors:
-    """Of a .pt file or a Hugging Face directory."""
+    """Of a .pt file, a Hugging Face directory or one of torch.distributed.checkpoint."""
     if not os.path.exists(given):
         raise Error(f"{given} does not exist", "NOT_FOUND")
     if not os.path.isdir(given):
@@ -64,16 +64,26 @@ def load_weights(given: str) -> Tensors:
         except pickle.UnpicklingError as error:
             raise Error(f"{given} holds more than weights, and that is not unpickled: {error}", "INVALID_ARGUMENT") from error
     if os.path.exists(os.path.join(given, ".metadata")):
-        raise Error(f"{given} is a directory of torch.distributed.checkpoint, whose .metadata is a pickle; if you trust it, "
-                    "dcp.load it and dcp.save it with libckpt.torch.dcp.Writer", "UNIMPLEMENTED")
+        from . import _dcp_files
+
+        return _dcp_files.read(given)
     return _import_hf(given)
 
 
-def import_(given: str, path: str, *, step: int = 0) -> int:
-    """Makes a run's directory of it, from which ckpt.load and ckpt.open(model=…, rng=False) read; how many tensors."""
+def import_(given: str, path: str, *, step: int = 0, prefix: str = "", ties: Sequence[str] = ()) -> int:
+    """Makes a run's directory of it, from which ckpt.load and ckpt.open(model=…, rng=False) read; how many tensors. Of those
+    whose names begin with `prefix`, which is left out. `ties`: "NAME=FIRST", what the module holds under two names and
+    `given` (DCP) has twice."""
     if os.path.isdir(path) and os.listdir(path):
         raise Error(f"{path} is not empty; give another place", "ALREADY_EXISTS")
-    tensors = load_weights(given)
+    tensors = {name[len(prefix) :]: tensor for name, tensor in load_weights(given).items() if name.startswith(prefix)}
+    if not tensors:
+        raise Error(f"{given} holds no tensor whose name begins with {prefix!r}", "NOT_FOUND")
+    for tie in ties:
+        name, _, first = tie.partition("=")
+        if not (name in tensors and first in tensors and torch.equal(tensors[name], tensors[first])):
+            raise Error(f"{name!r} and {first!r} are not the same tensor twice in {given}", "INVALID_ARGUMENT")
+        tensors[name] = tensors[first]
     run = Run(path, [lambda world: _Given(tensors)], save_every=0, signals=(), exit_on_stop=False, resume=None, rng=False)
     with run:
         run.step(step)
@@ -135,10 +145,10 @@ class _Weights:
 
 
 def _export_dcp(weights: _Weights, out: str) -> None:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     state: Dict[str, Any] = dict(weights.read(list(weights.about)))
-    dcp.save(state, checkpoint_id=out, no_dist=True)
+    save(state, checkpoint_id=out, no_dist=True)
 
 
 def _export_hf(weights: _Weights, out: str, shard_bytes: int) -> None:
@@ -169,13 +179,14 @@ def _export_hf(weights: _Weights, out: str, shard_bytes: int) -> None:
 
 
 def _import_hf(folder: str) -> Tensors:
-    from safetensors import safe_open
+    import safetensors
 
+    safe_open: Any = safetensors.safe_open  # with types or without, by release
     tensors: Tensors = {}
     tied: Dict[str, str] = {}
     expected, files = _files_of(folder)
     for file in files:
-        with safe_open(os.path.join(folder, file), framework="pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(os.path.join(folder, file), framework="pt") as opened:
             tensors.update((name, opened.get_tensor(name)) for name in opened.keys())
             for key, first in (opened.metadata() or {}).items():
                 if key.startswith(_TIED):
