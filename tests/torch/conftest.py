@@ -24,7 +24,7 @@ if not (installed("torch") and installed("libckpt")):
     collect_ignore_glob = ["test_*.py"]
 
 
-#: What tests/torch/run.sh --slice runs of these.
+#: What ./run test runs of these; all of them: ./run test-torch.
 SLICE = [
     "test_state.py::test_optimizers[AdamW]", "test_state.py::test_extra_comes_back_in_place",
     "test_state.py::test_changed_right_after_step", "test_state.py::test_refused_by_name_at_save[extra0-extra['a'][3]]",
@@ -39,7 +39,7 @@ SLICE = [
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slice: a few of each kind")
+    config.addinivalue_line("markers", "slice: part of ./run test")
 
 
 def pytest_collection_modifyitems(config, items):

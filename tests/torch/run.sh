@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests of the Python package in an environment that holds the wheel and torch (CPU), made once in build/venv-torch.
-# --slice: a few of them, without other people's loops. Ends with 69 if there is no CPU build of torch to be
+# --slice: the few that are part of ./run test, without other people's loops. Ends with 69 if there is no CPU build of torch to be
 # had. All other arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
