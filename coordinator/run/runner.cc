@@ -87,10 +87,8 @@ Status Runner::Prepare() {
   CKPT_ASSIGN_OR_RETURN(services_.dir, os::MakePrivateDir("ckpt-run-"));
   CKPT_RETURN_IF_ERROR(os::BecomeSubreaper());
   prep_ = std::make_unique<os::WorkerPool>("ckpt-prep", 1, kQueueMax);
-  // Behind whatever runs on the node by now: these ranks, the next job, a copy to another node.
-  write_ = std::make_unique<os::WorkerPool>("ckpt-write",
-                                            std::clamp<size_t>(options.rank_count, 1, kWritersMax),
-                                            kQueueMax, os::Priority::kIdle);
+  write_ = std::make_unique<os::WorkerPool>(
+      "ckpt-write", std::clamp<size_t>(options.rank_count, 1, kWritersMax), kQueueMax);
   store_calls_ = std::make_unique<os::WorkerPool>("ckpt-store", 2, kQueueMax);
   services_.prep = prep_.get();
   services_.write = write_.get();
