@@ -51,7 +51,8 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
         rank has its own.
     save_every: steps between saves; 0 none but those at a suspend and by save().
     overlap: step() returns before parameters and optimizer state are copied for such a save; optim= waits for the copy
-        before it changes them. Whatever else changes them calls run.fence() first.
+        before it changes them. Nothing else may change them before run.fence(): the save can be torn, and run.fence() or
+        the next step raises and says so. False: copied before step() returns.
     rng: python's, numpy's and torch's random state, of each rank.
     signals: those that ask for a suspend.
     exit_on_stop: False: step() returns, and should_stop() says so.
