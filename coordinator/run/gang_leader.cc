@@ -8,9 +8,6 @@
 namespace ckpt::run {
 namespace {
 
-// For a copy that drains in some other process: alive if one of this gang holds it, else a guess.
-constexpr int64_t kDrainAliveNs = int64_t{600} * 1'000'000'000;
-constexpr int64_t kDrainUnknownNs = 3'000'000'000;
 constexpr Nanos kDrainLook = std::chrono::milliseconds(100);
 
 struct Claimed {
@@ -211,7 +208,7 @@ void GangLeader::Decide() {
   }
   if (decision.kind != ResumeDecision::Kind::kWait) return Launch(decision);
   if (!wait_until_ns_) {
-    wait_until_ns_ = BoottimeNs() + (decision.drain_alive ? kDrainAliveNs : kDrainUnknownNs);
+    wait_until_ns_ = BoottimeNs() + WaitNs(input, decision);
     Say(decision.copy.id.ToString() +
         " is newer than what is durable and may still be on its way to " +
         services_->store->Describe() + "; waiting for it, " +
@@ -344,8 +341,8 @@ void GangLeader::OnNotice(const NoticeMsg& notice) {
   services_->loop->CancelTimer(wait_timer_);
   Say(notice.source + " came before the ranks were started again: they are not; waiting for what " +
       "is on its way to " + services_->store->Describe() + ", " +
-      FormatDuration(Nanos(kDrainAliveNs)) + " at most");
-  wait_timer_ = services_->loop->AddTimer(Nanos(kDrainAliveNs), [this] { EndStopped(); });
+      FormatDuration(Nanos(kDrainWaitNs)) + " at most");
+  wait_timer_ = services_->loop->AddTimer(Nanos(kDrainWaitNs), [this] { EndStopped(); });
   Evaluate();
 }
 

@@ -139,6 +139,13 @@ ResumeDecision DecideResume(const ResumeInput& input) {
   return best;
 }
 
+int64_t WaitNs(const ResumeInput& input, const ResumeDecision& decision) {
+  constexpr int64_t kUnknownNs = 3'000'000'000;
+  constexpr int64_t kSeenToNs = 30'000'000'000;
+  if (!decision.drain_alive) return kUnknownNs;
+  return input.expect ? kSeenToNs : kDrainWaitNs;
+}
+
 std::vector<AttemptId> AdoptableAttempts(const std::vector<NodeCopies>& nodes) {
   std::vector<AttemptId> adopt;
   for (const auto& [id, gang] : Collect(nodes)) {

@@ -41,6 +41,14 @@ struct ResumeDecision {
 
 ResumeDecision DecideResume(const ResumeInput& input);
 
+constexpr int64_t kDrainWaitNs = int64_t{600} * 1'000'000'000;
+
+// How long the copy of a kWait is waited for: one that the nodes of this gang hold is being written
+// by somebody, else there is only a guess. Whoever launched this and knows of a copy sees to it
+// that the copy is written, which may have to wait for this gang to be gone: it hears of it soon,
+// and starts the gang again.
+int64_t WaitNs(const ResumeInput& input, const ResumeDecision& decision);
+
 // Attempts of older epochs that a new epoch must adopt: complete in somebody's RAM, not durable
 // yet.
 std::vector<AttemptId> AdoptableAttempts(const std::vector<NodeCopies>& nodes);

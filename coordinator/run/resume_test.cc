@@ -73,6 +73,21 @@ TEST(Resume, I3ADrainingNewerSaveIsWaitedFor) {
   EXPECT_EQ(DecideResume(input).copy.id, id);
 }
 
+// Its ckpt-run was killed, or the store is full: nobody writes it while this gang is there.
+TEST(Resume, WhoeverLaunchedThisHearsSoonOfACopyThatDoesNotBecomeDurable) {
+  const AttemptId id = Id(3, 120, 2);
+  ResumeInput input{.nodes = {{{0, 1}, {Ram(id, {0, 1}, /*full=*/false)}}},
+                    .checkpoints = {Stored(Id(3, 100, 1))}};
+  EXPECT_EQ(WaitNs(input, DecideResume(input)), kDrainWaitNs);
+  input.expect = id;
+  EXPECT_LT(WaitNs(input, DecideResume(input)), kDrainWaitNs / 10);
+  input.may_wait = false;
+  EXPECT_EQ(DecideResume(input).kind, Kind::kBehind);
+  input.may_wait = true;
+  input.nodes[0].ram.clear();
+  EXPECT_LT(WaitNs(input, DecideResume(input)), kDrainWaitNs / 100);
+}
+
 TEST(Resume, ACopyThatHasLostAPartIsNotWaitedForAsIfSomebodyWroteIt) {
   const AttemptId id = Id(3, 120, 2);
   ResumeInput input{.nodes = {{{0, 1}, {Ram(id, {0, 1})}}, {{2}, {}}},
