@@ -40,10 +40,12 @@ void Warmer::Warm(std::shared_ptr<const void> owner, MutableByteSpan memory,
   waiting_.push_back(std::move(fresh));
   if (running_) return;
   thread_.reset();  // an older one has nothing left to do
-  const Status started = NoThrow("touching staging memory", [this] {
-    thread_ = std::make_unique<os::Thread>("ckpt-warm", [this] { Run(); });
+  std::unique_ptr<os::Thread> thread;
+  const Status started = NoThrow("touching staging memory", [this, &thread] {
+    thread = std::make_unique<os::Thread>("ckpt-warm", [this] { Run(); });
     return OkStatus();
   });
+  thread_ = std::move(thread);
   running_ = started.ok();
   if (!started.ok()) waiting_.clear();
 }
