@@ -18,7 +18,7 @@ void Leader::Impl::Decide(Decision decision, int64_t deadline_ns) {
 void Leader::Impl::OnBarrierVote(MemberId member, const Msg& msg) {
   MemberState& state = members_.at(member);
   state.places = msg.places;
-  const Status why(static_cast<Code>(msg.code), msg.text);
+  const Status why(CodeOf(msg.code), msg.text);
   switch (r_.decision) {
     case Decision::kStage:
       if (msg.vote == Vote::kFailed || msg.vote == Vote::kRefused) return GoBack(why);
@@ -104,7 +104,7 @@ void Leader::Impl::OnBackVote(MemberId member, const Msg& msg) {
   MemberState& state = members_.at(member);
   const bool rebuild = r_.op_rebuild != 0;
   if (rebuild && msg.vote == Vote::kFailed && msg.number == r_.op_rebuild) {
-    return End(Status(static_cast<Code>(msg.code), msg.text).Annotate("rebuilding communicators"));
+    return End(Status(CodeOf(msg.code), msg.text).Annotate("rebuilding communicators"));
   }
   if (msg.vote != (rebuild ? Vote::kCommsUp : Vote::kBack)) return;
   state.voted = true;

@@ -99,7 +99,7 @@ void Leader::Impl::Propose(uint32_t lead) {
 void Leader::Impl::OnVote(MemberId member, const Msg& msg) {
   if (msg.vote == Vote::kForward && r_.decision != Decision::kEnd) {
     if (r_.decision == Decision::kRelease) return;  // its ranks leave either way
-    return End(Status(static_cast<Code>(msg.code), msg.text));
+    return End(Status(CodeOf(msg.code), msg.text));
   }
   if (msg.round != r_.round && !config_.mutations.ignore_rounds) {
     if (msg.vote != Vote::kForward) return;
@@ -127,7 +127,7 @@ void Leader::Impl::OnCutVote(MemberId member, const Msg& msg) {
   MemberState& state = members_.at(member);
   if (msg.vote == Vote::kRefused) return OnRefusal(member, msg);
   if (msg.vote == Vote::kFailed) {
-    return WithdrawRound(OpPhase::kRolledBack, Status(static_cast<Code>(msg.code), msg.text));
+    return WithdrawRound(OpPhase::kRolledBack, Status(CodeOf(msg.code), msg.text));
   }
   if (r_.stage == Stage::kProposed) {
     if (msg.vote != Vote::kAccepted) return;
@@ -150,7 +150,7 @@ void Leader::Impl::OnCutVote(MemberId member, const Msg& msg) {
 
 // A rank is at or past the cut (raise it), took its promise back (all run on), or has finished.
 void Leader::Impl::OnRefusal(MemberId member, const Msg& msg) {
-  const Status why(static_cast<Code>(msg.code), msg.text);
+  const Status why(CodeOf(msg.code), msg.text);
   if (AnyFinished(msg.places) && why.code() != Code::kUnavailable) {
     return WithdrawRound(OpPhase::kFinished, why);
   }

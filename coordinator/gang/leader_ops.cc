@@ -64,7 +64,7 @@ bool Leader::Impl::AnswerKnown(const Command& command) {
     report.operation = done->operation;
     report.request = done->request;
     report.phase = done->phase;
-    if (done->code != 0) report.status = Status(static_cast<Code>(done->code), done->text);
+    if (done->code != 0) report.status = Status(CodeOf(done->code), done->text);
     report.attempt = done->attempt;
     report.generation = done->generation;
     report.step = done->step;

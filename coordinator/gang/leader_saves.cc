@@ -212,7 +212,7 @@ void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
 void Leader::Impl::OnStageFailed(const Msg& msg) {
   Gen* gen = FindGeneration(msg.generation);
   if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
-  const Status why(static_cast<Code>(msg.code), msg.text);
+  const Status why(CodeOf(msg.code), msg.text);
   if (open() && !OpenStop() && r_.op_generation == gen->generation) {
     return WithdrawRound(OpPhase::kRolledBack, why);
   }
@@ -282,7 +282,7 @@ void Leader::Impl::Complete(Gen* gen) {
 void Leader::Impl::OnShards(MemberId member, const Msg& msg) {
   Gen* gen = FindAttempt(msg.attempt);
   if (gen == nullptr || gen->state != Gen::State::kComplete || gen->aborted) return;
-  if (msg.code != 0) return Abort(gen, Status(static_cast<Code>(msg.code), msg.text));
+  if (msg.code != 0) return Abort(gen, Status(CodeOf(msg.code), msg.text));
   gen->payloads[member] = msg.payload;
   TryCommit(gen);
 }

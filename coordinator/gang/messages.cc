@@ -15,6 +15,11 @@ bool IsType(uint8_t value) { return (value >= 1 && value <= 9) || (value >= 20 &
 
 }  // namespace
 
+Code CodeOf(int32_t code) {
+  const bool known = code >= 0 && code <= static_cast<int32_t>(Code::kUnauthenticated);
+  return known ? static_cast<Code>(code) : Code::kInternal;
+}
+
 std::string Encode(const Msg& msg) {
   ByteWriter out;
   out.Put<uint8_t>(kFormat);

@@ -137,6 +137,9 @@ inline constexpr int64_t kLeftNsMax = int64_t{1} << 60;
 inline constexpr size_t kMsgPayloadBytesMax = size_t{64} << 20;
 
 // What is further away than kLeftNsMax is sent as that.
+// Of what another member says: a code that this build does not know is kInternal.
+Code CodeOf(int32_t code);
+
 std::string Encode(const Msg& msg);
 // kDataLoss for anything that is not exactly one known message.
 Result<Msg> Decode(std::string_view bytes);

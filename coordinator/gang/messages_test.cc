@@ -93,5 +93,11 @@ TEST(Messages, BoundariesAreARing) {
   EXPECT_FALSE(Later(UINT32_MAX, 0));
 }
 
+TEST(Messages, ACodeThatIsNotKnownIsInternal) {
+  EXPECT_EQ(CodeOf(static_cast<int32_t>(Code::kUnauthenticated)), Code::kUnauthenticated);
+  EXPECT_EQ(CodeOf(static_cast<int32_t>(Code::kUnauthenticated) + 1), Code::kInternal);
+  EXPECT_EQ(CodeOf(-1), Code::kInternal);
+}
+
 }  // namespace
 }  // namespace ckpt::gang

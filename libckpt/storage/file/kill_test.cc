@@ -118,15 +118,19 @@ TEST_F(Kill, AtRandomMomentsTheNewestAlwaysLoads) {
   Child measured([&](auto tell) { Train(world_, tell); });
   Told told;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(measured.ReadOne(&told));
-  const auto range = std::chrono::duration_cast<std::chrono::microseconds>(
+  auto range = std::chrono::duration_cast<std::chrono::microseconds>(
       std::chrono::steady_clock::now() - began);
   EXPECT_TRUE(measured.Kill());
-  int alive = 0;
+  int alive = 0, dry = 0;
   for (int i = 0; i < kKills; ++i) {
     Child child([&](auto tell) { Train(world_, tell); });
     std::this_thread::sleep_for(std::chrono::microseconds(rng() % range.count()));
     alive += child.Kill();
-    Note(child.ReadAll());
+    const std::vector<Told> all = child.ReadAll();
+    Note(all);
+    // Starts become slower: with what lies in the store, with what else this machine does.
+    if (all.empty() && ++dry % 4 == 0) range = range * 5 / 4;
+    if (!all.empty()) dry = 0;
     CheckNewest("kill " + std::to_string(i));
     if (HasFatalFailure()) return;
   }
