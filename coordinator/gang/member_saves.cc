@@ -94,8 +94,7 @@ void Member::Impl::AnswerRank(Rank rank, RankState* state, const Answer& answer)
   state->wants_save = false;
   const auto [boundary, sequence] = state->save;
   if (answer.code != 0) {
-    out_.push_back(
-        RefuseSave{rank, boundary, Status(CodeOf(answer.code), answer.text), sequence});
+    out_.push_back(RefuseSave{rank, boundary, Status(CodeOf(answer.code), answer.text), sequence});
     return;
   }
   const auto it = generations_.find(answer.generation);
