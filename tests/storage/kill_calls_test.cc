@@ -1,6 +1,6 @@
 // kill -9 before and after every system call of saves and of what retention removes between them,
 // in a real process on a real file system: what the killed one was told is there and loads bit for
-// bit, and the next launch saves. A slice here; every call with CKPT_KILL_CALLS=1 (./run soak
+// bit, and the next launch saves. A slice here; every call with CKPT_SOAK=1 (./run soak
 // storage).
 #include <fcntl.h>
 #include <gtest/gtest.h>
