@@ -14,6 +14,7 @@ constexpr size_t kQueueMax = 64;
 constexpr auto kIdleTime = std::chrono::minutes(2);
 constexpr auto kAnswerTime = std::chrono::seconds(30);
 constexpr int kStableCopyTries = 1000;
+constexpr Nanos kAcceptPause = std::chrono::seconds(1);  // when there is no descriptor for it
 
 Status CheckRange(const DataRequest& request, uint64_t region_bytes) {
   uint64_t end = 0;
@@ -57,6 +58,7 @@ DataServer::~DataServer() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    stopped_.NotifyAll();
     os::ShutdownSocket(listener_.get());
     for (const int fd : serving_) os::ShutdownSocket(fd);
   }
@@ -74,12 +76,16 @@ void DataServer::AcceptLoop() {
     Result<os::UniqueFd> fd = os::Accept(listener_.get(), Deadline::Infinite("data connection"));
     {
       MutexLock lock(mutex_);
+      const Deadline pause("a pause of the data server", kAcceptPause);
+      if (!fd.ok() && !stopping_) {
+        LogWarning("a node that fetches a copy has to wait: " + fd.status().message() +
+                   "; looking again in " + FormatDuration(kAcceptPause));
+        while (!stopping_ && stopped_.WaitUntil(mutex_, pause)) {
+        }
+      }
       if (stopping_) return;
     }
-    if (!fd.ok()) {
-      LogWarning("data server: " + fd.status().ToString());
-      continue;
-    }
+    if (!fd.ok()) continue;
     auto shared = std::make_shared<os::UniqueFd>(std::move(*fd));
     const Status queued = pool_.TrySubmit([this, shared] { Serve(shared->get()); });
     if (!queued.ok()) LogWarning("data server: a connection was dropped: " + queued.message());

@@ -48,6 +48,7 @@ class DataServer {
   const HeldCopies* const held_;
   Mutex mutex_;
   bool stopping_ CKPT_GUARDED_BY(mutex_) = false;
+  CondVar stopped_;
   std::set<int> serving_ CKPT_GUARDED_BY(mutex_);
   std::string token_ CKPT_GUARDED_BY(mutex_);
   os::WorkerPool pool_;

@@ -1,6 +1,7 @@
 // The data connection: from one holder to another, whole or not at all.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "coordinator/agent/data_client.h"
 #include "coordinator/agent/data_server.h"
 #include "coordinator/agent/testing/region.h"
+#include "libckpt/base/log.h"
 
 namespace ckpt::agent {
 namespace {
@@ -224,6 +226,43 @@ TEST_F(DataTest, DamageInFlightIsAnErrorNamingWhere) {
     EXPECT_EQ(status.code(), Code::kDataLoss) << status.ToString();
     EXPECT_NE(status.message().find("arrived damaged"), std::string::npos) << status.ToString();
   }
+}
+
+// It waits in the queue of the socket; nobody turns round and round for it.
+TEST_F(DataTest, WithoutADescriptorAConnectionWaitsUntilThereIsOne) {
+  std::atomic<int> warnings = 0;
+  SetLogSink([&](LogLevel, std::string_view text) {
+    if (text.find("has to wait") != std::string_view::npos) ++warnings;
+  });
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = ::dup(0);
+  ASSERT_EQ(::close(lowest), 0);
+  const rlimit one{static_cast<rlim_t>(lowest) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one), 0);
+  const Deadline deadline("a test of the data server", std::chrono::seconds(60));
+  os::UniqueFd client = os::ConnectTcp(server_->address(), deadline).value();
+  ASSERT_EQ(client.get(), lowest);
+  while (warnings == 0 && !deadline.Expired()) ::poll(nullptr, 0, 10);
+  ::poll(nullptr, 0, 200);
+  EXPECT_EQ(warnings, 1);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(Fetch(Plan()).ok());
+  SetLogSink(nullptr);
+}
+
+TEST_F(DataTest, WithoutADescriptorAServerStillEnds) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = ::dup(0);
+  ASSERT_EQ(::close(lowest), 0);
+  const rlimit one{static_cast<rlim_t>(lowest) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one), 0);
+  const Deadline deadline("a test of the data server", std::chrono::seconds(60));
+  const os::UniqueFd client = os::ConnectTcp(server_->address(), deadline).value();
+  server_.reset();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(Fetch({.from = "127.0.0.1:1", .token = "token", .job = "job"}).ok());
 }
 
 TEST_F(DataTest, ServerThatGoesAwayEndsTheFetch) {

@@ -1060,6 +1060,34 @@ TEST_F(CoreTest, ADamagedCopyThatIsSkippedIsToldAndBookedOnce) {
   EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
 }
 
+TEST_F(CoreTest, AFallBackIsNotBookedAgainWhenItsLaunchCrashesBeforeASave) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Suspend{{7, "j", 0, 5000}});
+  JobReport report = Snapshot("j", "a", NodeJobState::kReleased);
+  report.copies = {CopyState{1, 2, 30, false, {}, true, 1},
+                   CopyState{1, 1, 20, false, {}, true, 1}};
+  Do(JobReported{"a", report});
+  Do(Resume{8, "j"});
+  const auto starts_from_20 = [&] {
+    report = Snapshot("j", "a", NodeJobState::kRunning);
+    report.resumed_from = "store s20.e1.a1";
+    report.step = 25;
+    report.step_seconds = 2;
+    Do(JobReported{"a", report});
+  };
+  starts_from_20();
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
+  Do(JobReported{"a", Snapshot("j", "a", NodeJobState::kFailed)});
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 15) << "those it computed since, from 20 to 25";
+  Restart();
+  Node("a", 1);
+  Wait(kSecond);
+  starts_from_20();
+  ASSERT_EQ(StateOf("j"), JobState::kRunning);
+  EXPECT_EQ(core_->FindJob("j")->lost_steps, 15);
+}
+
 TEST_F(CoreTest, WhoNamesOtherNodesForACopyOutOfReachGoesOnWithoutIt) {
   Node("a", 1);
   Node("b", 1);
@@ -1068,6 +1096,11 @@ TEST_F(CoreTest, WhoNamesOtherNodesForACopyOutOfReachGoesOnWithoutIt) {
   SayCopy("j", "a", NodeJobState::kReleased, 10, false);
   Resume resume{8, "j", {"b"}};
   EXPECT_SAYS(Refusal(resume, Code::kFailedPrecondition), "with --from-store it is");
+  Resume nowhere{9, "j", {"full"}};
+  nowhere.from_store = true;
+  Node("full", 0);
+  EXPECT_SAYS(Refusal(nowhere, Code::kResourceExhausted), "on the nodes named");
+  EXPECT_FALSE(Happened("copy_given_up")) << "what is refused gives nothing up";
   Do(NodeLost{"a", "test"});
   sends_.clear();
   EXPECT_TRUE(Do(resume).status.ok());

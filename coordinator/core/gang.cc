@@ -337,15 +337,21 @@ void Core::Impl::HoldBehind(Job& job, const std::string& what) {
 }
 
 // It did resume from an older copy than was known: a damaged one was skipped, or an operator said
-// so.
+// so. Booked once: a launch that crashes before it saves starts from there again.
 void Core::Impl::BookFallBack(Job& job) {
   const auto copies = MergedCopies(job);
   const auto known = std::find_if(copies.begin(), copies.end(), [&](const CopyState& copy) {
-    return copy.epoch < job.epoch && (copy.durable || copy.staged_gang);
+    return copy.epoch < job.epoch && (copy.durable || copy.staged_gang) &&
+           !job.left_behind.contains(copy.Key());
   });
   if (known == copies.end()) return;
   const auto from = AttemptId::Parse(job.resumed_from.substr(job.resumed_from.find(' ') + 1));
   if (from.ok() && KeyOf(*from) >= known->Key()) return;
+  std::set<std::array<int64_t, 3>> left;
+  for (const CopyState& copy : copies) {
+    if (copy.epoch < job.epoch && (!from.ok() || copy.Key() > KeyOf(*from))) left.insert(copy.Key());
+  }
+  Edit(job.spec.name).left_behind = std::move(left);
   const int64_t steps = known->step - (from.ok() ? from->step.value() : 0);
   const std::string what = "step " + std::to_string(known->step) + " was left behind";
   Emit("fell_back", &job,
@@ -418,6 +424,7 @@ double Core::Impl::BookLostWork(Job& job) {
       static_cast<double>(now_.boot_ns - std::max(job.last_copy_ns, job.running_since_ns)) / 1e9;
   for (const CopyState& copy : MergedCopies(job)) {
     if ((!copy.durable && !copy.staged_gang) || job.step_seconds <= 0) continue;
+    if (job.left_behind.contains(copy.Key())) continue;
     seconds = static_cast<double>(std::max<int64_t>(0, job.step - copy.step)) * job.step_seconds;
     break;
   }

@@ -79,7 +79,7 @@ class Core::Impl {
   Operation& NewOp(uint64_t op_id, OperationKind kind, Job* job, int64_t deadline_ms);
   int64_t DefaultBudgetNs(const Job& job) const;
   void GiveUpCopies(Job& job);
-  Status ResumeOn(Job& job, const std::vector<std::string>& nodes, Operation& op);
+  Status ResumeOn(Job& job, const Resume& request, Operation& op);
   Reply Done(Operation& op, std::string message);
 
   // --- reports.cc

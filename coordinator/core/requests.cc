@@ -336,12 +336,9 @@ Reply Core::Impl::On(const Resume& request) {
   }
   if (!status.ok()) return Refuse(std::move(status));
   Operation& op = NewOp(request.op_id, OperationKind::kResume, &job, kResumeBudgetNs);
-  const auto given_up = job.given_up;
-  if (request.from_store) GiveUpCopies(job);
   if (!request.nodes.empty()) {
-    status = ResumeOn(job, request.nodes, op);
+    status = ResumeOn(job, request, op);
     if (!status.ok()) {
-      job.given_up = given_up;
       running_ops_.erase(op.op_id);
       dirty_ops_.erase(op.op_id);
       ops_.erase(op.op_id);
@@ -350,6 +347,7 @@ Reply Core::Impl::On(const Resume& request) {
     }
     return {OkStatus(), request.job, op.op_id};
   }
+  if (request.from_store) GiveUpCopies(job);
   if (job.state == JobState::kFailed) job.restart_count = 0;
   job.state = job.state == JobState::kPreempted ? job.state : JobState::kPending;
   job.waiting_since_wall_ns = now_.wall_ns;
@@ -382,7 +380,8 @@ void Core::Impl::GiveUpCopies(Job& job) {
 }
 
 // The operator has chosen the nodes: there and now, or a refusal.
-Status Core::Impl::ResumeOn(Job& job, const std::vector<std::string>& nodes, Operation& op) {
+Status Core::Impl::ResumeOn(Job& job, const Resume& request, Operation& op) {
+  const std::vector<std::string>& nodes = request.nodes;
   std::vector<Room> rooms;
   for (const Room& room : Rooms(op.op_id)) {
     if (std::find(nodes.begin(), nodes.end(), room.node) != nodes.end()) rooms.push_back(room);
@@ -395,13 +394,14 @@ Status Core::Impl::ResumeOn(Job& job, const std::vector<std::string>& nodes, Ope
   auto place = OldPlace(job, rooms);
   const bool lost = std::any_of(job.members.begin(), job.members.end(),
                                 [&](const Member& m) { return !Connected(m.place.node); });
-  if (!place && !lost && BoundToRam(job)) {
+  const bool bound = !place && BoundToRam(job);
+  if (bound && !lost && !request.from_store) {
     return FailedPrecondition("elsewhere its newest copy would be left behind: it " +
                               FallbackOf(job) + "; with --from-store it is");
   }
-  if (!place && lost && BoundToRam(job)) GiveUpCopies(job);
   if (!place) place = Place(job.spec.ranks, BytesPerRank(job), rooms);
   if (!place) return ResourceExhausted("on the nodes named: " + WhatIsShort(job, rooms));
+  if (request.from_store || bound) GiveUpCopies(job);  // nothing is refused any more
   if (job.state == JobState::kFailed) job.restart_count = 0;
   LaunchAt(job, *place);
   return OkStatus();

@@ -286,6 +286,7 @@ struct Job {
   int64_t last_copy_ns = 0;
   std::map<std::string, uint64_t> member_bytes;  // staged by each node in the newest stop
   std::set<std::array<int64_t, 3>> given_up;     // keys of copies that an operator goes on without
+  std::set<std::array<int64_t, 3>> left_behind;  // keys of copies whose steps are booked as lost
   Measured measured;
   // Not stored:
   int64_t step = 0;

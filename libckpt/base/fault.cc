@@ -1,5 +1,7 @@
 #include "libckpt/base/fault.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -97,6 +99,15 @@ std::string TakeOutside(std::string_view point) CKPT_REQUIRES(g_mutex) {
   return "";
 }
 
+// Until the test makes the file; a test that never does fails by what it expects then.
+void WaitForFile(const std::string& path) {
+  constexpr auto kLongest = std::chrono::minutes(5);
+  const auto end = std::chrono::steady_clock::now() + kLongest;
+  while (::access(path.c_str(), F_OK) != 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 Status ActOutside(std::string_view point, const std::string& action) {
   const std::string said = "fault point " + std::string(point) + ": " + action + "\n";
   fputs(said.c_str(), stderr);
@@ -106,6 +117,7 @@ Status ActOutside(std::string_view point, const std::string& action) {
   if (action.starts_with("sleep")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(std::atol(action.c_str() + 5)));
   }
+  if (action.starts_with("wait:")) WaitForFile(action.substr(5));
   if (action != "fail") return OkStatus();
   return Unavailable("a test made this fail").Annotate(point);
 }

@@ -8,11 +8,11 @@
 // nothing. Points of another process are armed by its environment, and say on its stderr that they
 // fired:
 //
-//   CKPT_FAULT_AT=POINT[:NTH][@RANK]=kill|stop|fail|sleep<MS>,...
+//   CKPT_FAULT_AT=POINT[:NTH][@RANK]=kill|stop|fail|sleep<MS>|wait:<FILE>,...
 //
 // NTH: that passage of it (1); @RANK: only where RANK says so. kill and stop are SIGKILL and
 // SIGSTOP at this process, fail is UNAVAILABLE from the enclosing function (nothing where that has
-// no status).
+// no status), wait lasts until the file exists.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,15 @@ def cluster(bin_dir, tmp_path):
     made.stop()
 
 
+def hold_at(cluster, point):
+    """What is started from here on waits at this fault point until let_go()."""
+    cluster.env["CKPT_FAULT_AT"] = f"{point}=wait:{cluster.out}/go"
+
+
+def let_go(cluster):
+    (cluster.out / "go").touch()
+
+
 def submit(cluster, reference, folder, name, ranks, *flags, save_every=0):
     command = reference.argv("train", folder) + (["--save-every", str(save_every)] if save_every else [])
     done = cluster.run_ctl("submit", "--name", name, "--ranks", ranks, *flags, "--", *command)

@@ -4,7 +4,7 @@ import shutil
 import signal
 
 from cluster import alive, wait_for
-from test_cluster import cluster, submit, wait_state  # noqa: F401 (the fixture)
+from test_cluster import cluster, hold_at, let_go, submit, wait_state  # noqa: F401 (the fixture)
 from test_failures import events, runs_of
 from test_restarts import restart_agent
 
@@ -52,15 +52,15 @@ def test_a_store_that_is_away_is_never_started_from_zero(cluster, reference, tmp
 
 def test_a_ckpt_run_that_is_stopped_while_it_writes_is_replaced(cluster, reference, tmp_path):
     want = reference(2, steps=120, hidden=256)
-    cluster.env["CKPT_FAULT_AT"] = "engine.write.block=sleep10000"  # so that it still writes when it is stopped
+    hold_at(cluster, "engine.write.block")  # so that it still writes when it is stopped
     cluster.start_agent("a", 2, "512MiB")
-    cluster.env.pop("CKPT_FAULT_AT")
     submit(cluster, want, tmp_path, "train", 2)
     wait_state(cluster, "train", "running", step=10)
     assert cluster.run_ctl("suspend", "train", "--wait").returncode == 0
     writer, = [pid for _, _, pid in runs_of(cluster, "train")]
     os.kill(writer, signal.SIGSTOP)
     assert not cluster.job("train")["copies"][0]["durable"]
+    let_go(cluster)
     wait_for("the copy is durable", lambda: cluster.job("train")["copies"][0]["durable"], 100)
     assert not alive(writer), "there would have been two writers"
     told, = events(cluster, "train", "run_silent")

@@ -3,13 +3,13 @@ import os
 import signal
 
 from cluster import alive, wait_for
-from test_cluster import cluster, submit, wait_state  # noqa: F401 (the fixture)
+from test_cluster import cluster, hold_at, let_go, submit, wait_state  # noqa: F401 (the fixture)
 from test_failures import events, runs_of
 
 
 def test_a_copy_whose_ckpt_run_died_becomes_durable_while_the_job_is_suspended(cluster, reference, tmp_path):
     want = reference(2, steps=120, hidden=256)
-    cluster.env["CKPT_FAULT_AT"] = "engine.write.block=sleep6000"  # so that it still writes when it is killed
+    hold_at(cluster, "engine.write.block")  # so that it still writes when it is killed
     cluster.start_agent("a", 2, "512MiB")
     submit(cluster, want, tmp_path, "train", 2)
     wait_state(cluster, "train", "running", step=10)
@@ -24,6 +24,7 @@ def test_a_copy_whose_ckpt_run_died_becomes_durable_while_the_job_is_suspended(c
     for pid in writers:
         os.kill(pid, signal.SIGKILL)
     wait_for("they are gone", lambda: not any(alive(pid) for pid in writers), 30)
+    let_go(cluster)
     wait_for("the copy is durable", lambda: newest()["durable"], 60)
     assert events(cluster, "train", "drain_started")
     job = cluster.job("train")

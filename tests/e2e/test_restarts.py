@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from cluster import alive, wait_for
-from test_cluster import cluster, pids_of, submit, wait_state  # noqa: F401 (the fixture)
+from test_cluster import cluster, hold_at, let_go, pids_of, submit, wait_state  # noqa: F401 (the fixture)
 from test_failures import endless, events, runs_of
 
 
@@ -20,7 +20,7 @@ def restart_agent(cluster, node, slots, how):
 def test_agents_are_restarted_one_after_the_other(cluster, reference, tmp_path):
     """Two jobs run, one is suspended and its copy is in RAM only: no step and no copy is lost, however an agent ends."""
     want = reference(2, steps=300)
-    cluster.env["CKPT_FAULT_AT"] = "engine.write.block=sleep20000"  # what is suspended is still being written
+    hold_at(cluster, "engine.write.block")  # what is suspended is still being written
     for node in ("a", "b", "c"):
         cluster.start_agent(node, 2, "512MiB")
     for name in ("one", "two", "held"):
@@ -34,6 +34,7 @@ def test_agents_are_restarted_one_after_the_other(cluster, reference, tmp_path):
     copy = cluster.job("held")["copies"][0]
     assert copy["staged_gang"] and not copy["durable"] and not copy.get("lost"), copy
     assert cluster.run_ctl("resume", "held", "--wait").returncode == 0
+    let_go(cluster)
     for name in ("one", "two", "held"):
         wait_state(cluster, name, "finished", seconds=150)
         want.check(tmp_path / name)
@@ -46,7 +47,7 @@ def test_agents_are_restarted_one_after_the_other(cluster, reference, tmp_path):
 
 def test_an_agent_that_alone_holds_a_copy_ends_when_it_is_being_written(cluster, reference, tmp_path):
     want = reference(2, steps=120, hidden=256)
-    cluster.env["CKPT_FAULT_AT"] = "engine.write.block=sleep6000"
+    hold_at(cluster, "engine.write.block")
     cluster.start_agent("a", 2, "512MiB")
     submit(cluster, want, tmp_path, "train", 2)
     wait_state(cluster, "train", "running", step=10)
@@ -57,6 +58,7 @@ def test_an_agent_that_alone_holds_a_copy_ends_when_it_is_being_written(cluster,
     for pid in writers:
         os.kill(pid, signal.SIGKILL)
     wait_for("they are gone", lambda: not any(alive(pid) for pid in writers), 30)
+    let_go(cluster)
     log = cluster.out / "agent-a.log"
     wait_for("the agent has seen it", lambda: "ckpt-run killed" in log.read_text() or "ckpt-run ended" in log.read_text()
              or "signal 9" in log.read_text(), 30)

@@ -169,11 +169,13 @@ TEST_F(Drain, WhatANewerEpochHasFencedIsNotCommitted) {
 
 TEST_F(Drain, ASignalDoesNotStopIt) {
   DieAt("engine.write.block:2=kill");
-  job_.SetEnv("CKPT_FAULT_AT", "run.drain.written=sleep1000");
+  job_.HoldAt("run.drain.written");
   RunProcess drain = StartDrain();
   job_.SetEnv("CKPT_FAULT_AT", "");
   ASSERT_TRUE(drain.WaitFor("fault point run.drain.written"));
   drain.Signal(SIGTERM);
+  ASSERT_TRUE(drain.WaitFor(": the copy is being written ("));
+  job_.LetGo();
   EXPECT_EQ(drain.Wait(), 75) << drain.Output();
   EXPECT_EQ(job_.Durable().size(), 1u);
 }

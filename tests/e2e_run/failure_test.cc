@@ -48,12 +48,13 @@ TEST(Failure, AStoreThatDoesNotTakeTheMarkIsTriedAgain) {
 
 TEST(Failure, AStoreThatGoesAwayAfterTheReleaseIsWaitedFor) {
   Job job;
-  job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
+  job.HoldAt("engine.write.create");
   RunProcess run = job.Start({"--ranks", "1"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(0, 20));
   run.Signal(SIGTERM);
   ASSERT_TRUE(run.WaitFor("all ranks are gone"));
   std::filesystem::rename(job.store(), job.store() + ".away");
+  job.LetGo();
   ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
   std::filesystem::rename(job.store() + ".away", job.store());
   EXPECT_EQ(run.Wait(), 75) << run.Output();
@@ -70,13 +71,13 @@ class SmallStore : public testing::Test {
       GTEST_SKIP() << "no file system can be mounted here";
     }
     mounted_ = true;
-    job_.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
+    job_.HoldAt("engine.write.create");
   }
   void TearDown() override {
     if (!mounted_) return;
     EXPECT_EQ(::umount2(job_.store().c_str(), MNT_DETACH), 0);
   }
-  // The ranks are gone, nothing is written yet.
+  // The ranks are gone, nothing is written until LetGo().
   RunProcess Released() {
     RunProcess run = job_.Start({"--ranks", "2"}, kTraining);
     EXPECT_TRUE(job_.WaitForStep(1, 20));
@@ -106,6 +107,7 @@ TEST_F(SmallStore, FullAfterTheReleaseTheCopyStaysInRamAndIsWrittenWhenThereIsRo
     while (out.write(megabyte.data(), static_cast<std::streamsize>(megabyte.size())).flush()) {
     }
   }
+  job_.LetGo();
   ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
   EXPECT_SAID(run, "No space left on device");
   std::filesystem::remove(filler);
@@ -115,6 +117,7 @@ TEST_F(SmallStore, FullAfterTheReleaseTheCopyStaysInRamAndIsWrittenWhenThereIsRo
 TEST_F(SmallStore, ReadOnlyAfterTheReleaseTheCopyStaysInRamAndIsWrittenWhenItIsBack) {
   RunProcess run = Released();
   ASSERT_TRUE(Remount(MS_RDONLY));
+  job_.LetGo();
   ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
   EXPECT_SAID(run, "Read-only file system");
   ASSERT_TRUE(Remount(0));
@@ -145,12 +148,13 @@ void LimitDescriptors(pid_t pid, rlim_t most) {
 // ckpt-run has no descriptor left when it has to write.
 TEST(Failure, WithoutDescriptorsTheCopyStaysInRamAndIsWrittenWhenThereAreSome) {
   Job job;
-  job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep1500");
+  job.HoldAt("engine.write.create");
   RunProcess run = job.Start({"--ranks", "2"}, kTraining);
   ASSERT_TRUE(job.WaitForStep(1, 20));
   run.Signal(SIGTERM);
   ASSERT_TRUE(run.WaitFor("all ranks are gone"));
   LimitDescriptors(run.pid(), 3);
+  job.LetGo();
   ASSERT_TRUE(run.WaitFor("the copy stays in RAM, try 2 of 10"));
   EXPECT_SAID(run, "Too many open files");
   LimitDescriptors(run.pid(), 0);
@@ -161,10 +165,11 @@ TEST(Failure, WithoutDescriptorsTheCopyStaysInRamAndIsWrittenWhenThereAreSome) {
 
 TEST(Failure, WithoutDescriptorsStagingMemoryIsHandedOutWhenThereAreSome) {
   Job job;
-  job.SetEnv("CKPT_FAULT_AT", "run.node.slots=sleep1500");
+  job.HoldAt("run.node.slots");
   RunProcess run = job.Start({"--ranks", "2"}, {"100000", "5", "4096"});
   ASSERT_TRUE(run.WaitFor("fault point run.node.slots"));
   LimitDescriptors(run.pid(), 3);
+  job.LetGo();
   ASSERT_TRUE(run.WaitFor("staging memory cannot be handed out: rank 0: "));
   EXPECT_SAID(run, "until then there is no save and no suspend");
   LimitDescriptors(run.pid(), 0);
@@ -256,7 +261,7 @@ TEST(Failure, ARankThatDoesNotCallTrackIsNamed) {
 // Memory for one copy only: a stop waits for the save that is being written, and both are durable.
 TEST(Failure, WithOneSlotAStopWaitsForTheSaveThatIsWritten) {
   Job job;
-  job.SetEnv("CKPT_FAULT_AT", "engine.write.create=sleep2000");
+  job.HoldAt("engine.write.create");
   const std::vector<std::string> args = {"200", "5", "60000"};
   std::vector<std::string> saving = args;
   saving.insert(saving.end(), {"--save-at", "20"});
@@ -264,6 +269,8 @@ TEST(Failure, WithOneSlotAStopWaitsForTheSaveThatIsWritten) {
       job.Start({"--ranks", "2", "--grace", "60", "--staging-budget", "40MiB"}, saving);
   ASSERT_TRUE(run.WaitFor("fault point engine.write.create"));
   run.Signal(SIGTERM);
+  ASSERT_TRUE(run.WaitFor("notice: "));
+  job.LetGo();
   EXPECT_EQ(run.Wait(), 75) << run.Output();
   EXPECT_EQ(job.Durable().size(), 2u) << run.Output();
   job.SetEnv("CKPT_FAULT_AT", "");

@@ -140,6 +140,8 @@ std::vector<std::string> Job::Durable() const {
   return names;
 }
 
+void Job::LetGo() const { std::ofstream(dir_ + "/go"); }
+
 void Job::Reset() {
   std::error_code error;
   fs::remove_all(store(), error);

@@ -78,10 +78,12 @@ TEST(Notice, DuringARestore) {
   ASSERT_TRUE(job.WaitForStep(1, 20));
   first.Signal(SIGTERM);
   ASSERT_EQ(first.Wait(), 75) << first.Output();
-  job.SetEnv("CKPT_FAULT_AT", "engine.load.begin@1=sleep1500");
+  job.HoldAt("engine.load.begin@1");
   RunProcess run = job.Start({"--ranks", "2", "--grace", "60"}, kTraining);
   ASSERT_TRUE(run.WaitFor("fault point engine.load.begin"));
   run.Signal(SIGTERM);
+  ASSERT_TRUE(run.WaitFor("notice: "));
+  job.LetGo();
   EXPECT_EQ(run.Wait(), 75) << run.Output();
   job.SetEnv("CKPT_FAULT_AT", "");
   RunProcess again = job.Start({"--ranks", "2"}, kRest);
@@ -91,10 +93,12 @@ TEST(Notice, DuringARestore) {
 
 TEST(Notice, DuringASave) {
   Job job;
-  job.SetEnv("CKPT_FAULT_AT", "engine.capture.copy@1=sleep1500");
+  job.HoldAt("engine.capture.copy@1");
   RunProcess run = job.Start({"--ranks", "2", "--grace", "60"}, With({"--save-at", "20"}));
   ASSERT_TRUE(run.WaitFor("fault point engine.capture.copy"));
   run.Signal(SIGTERM);
+  ASSERT_TRUE(run.WaitFor("notice: "));
+  job.LetGo();
   EXPECT_EQ(run.Wait(), 75) << run.Output();
   EXPECT_EQ(LastStep(job, 0), LastStep(job, 1));
   EXPECT_EQ(job.Durable().size(), 2u) << "the save as well as the stop: " << run.Output();

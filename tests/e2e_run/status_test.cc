@@ -97,7 +97,7 @@ TEST(Status, OnATerminalOneLineSaysWhatRunsAndTheOthersStayWhole) {
   Job job;
   Terminal terminal;
   job.SetEnv("TERM", "xterm");
-  job.SetEnv("CKPT_FAULT_AT", "engine.capture.begin:2@1=sleep1500");
+  job.HoldAt("engine.capture.begin:2@1");
   job.PrintTo(terminal.fd());
   RunProcess run =
       job.Start({"--ranks", "2", "--grace", "60"}, {"100000", "5", "4096", "--save-at", "10"});
@@ -106,6 +106,7 @@ TEST(Status, OnATerminalOneLineSaysWhatRunsAndTheOthersStayWhole) {
   ASSERT_TRUE(terminal.WaitFor(" steps/s, durable s10.e1.a1, 2 of 2 ranks up"));
   run.Signal(SIGTERM);
   ASSERT_TRUE(terminal.WaitFor("ckpt-run t: suspend: staging, waits for rank "));
+  job.LetGo();
   ASSERT_TRUE(terminal.WaitFor(", staged "));
   EXPECT_EQ(run.Wait(), 75) << terminal.Written();
   ASSERT_TRUE(terminal.WaitFor("durable; run it again to go on\r\n"));
