@@ -66,23 +66,6 @@ double ParallelMemcpy(std::byte* to, const std::byte* from, uint64_t bytes) {
   });
 }
 
-double WriteAndSync(const std::string& path, const std::byte* from, uint64_t bytes) {
-  constexpr uint64_t kBlock = uint64_t{8} << 20;
-  const double seconds = Seconds([&] {
-    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd < 0) Die("open " + path);
-    if (posix_fallocate(fd, 0, static_cast<off_t>(bytes)) != 0) Die("fallocate " + path);
-    for (uint64_t at = 0; at < bytes;) {
-      const ssize_t n = write(fd, from + at, std::min(kBlock, bytes - at));
-      if (n <= 0) Die("write " + path);
-      at += static_cast<uint64_t>(n);
-    }
-    if (fsync(fd) != 0 || close(fd) != 0) Die("fsync " + path);
-  });
-  unlink(path.c_str());
-  return seconds;
-}
-
 class EngineBench {
  public:
   explicit EngineBench(const Settings& settings) : settings_(settings), state_(settings.bytes) {
@@ -103,7 +86,6 @@ class EngineBench {
         plan_.ranks[0])));
     Stall();
     Restore();
-    Durable();
     std::filesystem::remove_all(store_dir_);
   }
 
@@ -152,16 +134,6 @@ class EngineBench {
       rounds.Add(GigabytesPer(ours), GigabytesPer(limit));
     }
     Print("restore_staged_verified", rounds, 0.8, Better::kHigher, "GB/s");
-  }
-
-  void Durable() {
-    Rounds rounds;
-    for (int i = 0; i < settings_.rounds; ++i) {
-      const double limit = WriteAndSync(store_dir_ + "/plain", state_.data(), state_.bytes());
-      rounds.Add(GigabytesPer(WriteOnce()), GigabytesPer(limit));
-      Check(store_->Abort(Id()));
-    }
-    Print("durable_write", rounds, 0.9, Better::kHigher, "GB/s");
   }
 
   AttemptId Id() const { return AttemptId{epoch_, Step(generation_), Attempt(generation_)}; }

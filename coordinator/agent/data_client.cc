@@ -160,9 +160,7 @@ Units MakeUnits(const std::vector<Target>& targets) {
 
 Status ReadChunk(int fd, const Target& target, uint64_t offset, uint64_t bytes,
                  std::vector<std::byte>* buffer, const Deadline& deadline) {
-  Digest wanted;
-  CKPT_RETURN_IF_ERROR(os::RecvAll(fd, std::as_writable_bytes(std::span(wanted.bytes)), deadline));
-  DigestStream digest(offset);  // DataChunkDigest, of what comes piece by piece
+  DigestStream digest(offset);
   for (uint64_t at = offset; at < offset + bytes; at += buffer->size()) {
     const MutableByteSpan piece =
         MutableByteSpan(*buffer).first(std::min<uint64_t>(buffer->size(), offset + bytes - at));
@@ -170,6 +168,8 @@ Status ReadChunk(int fd, const Target& target, uint64_t offset, uint64_t bytes,
     digest.Update(piece);
     CKPT_RETURN_IF_ERROR(target.memory.Write(at, piece));
   }
+  Digest wanted;
+  CKPT_RETURN_IF_ERROR(os::RecvAll(fd, std::as_writable_bytes(std::span(wanted.bytes)), deadline));
   if (digest.Finish() == wanted) return OkStatus();
   return DataLoss("rank " + std::to_string(target.rank) + ", bytes " + std::to_string(offset) +
                   " to " + std::to_string(offset + bytes) + " arrived damaged");

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kQueueMax = 64;
 constexpr auto kIdleTime = std::chrono::minutes(2);
 constexpr auto kAnswerTime = std::chrono::seconds(30);
+constexpr size_t kPieceBytes = 256 * 1024;
 constexpr int kStableCopyTries = 1000;
 constexpr Nanos kAcceptPause = std::chrono::seconds(1);  // when there is no descriptor for it
 
@@ -152,9 +153,15 @@ Status DataServer::SendChunks(int fd, const DataRequest& request, const HeldCopi
       CopyStable(chunk, &copy);
       chunk = copy;
     }
-    const Digest digest = DataChunkDigest(offset, chunk);
+    DigestStream stream(offset);  // of pieces that are sent while the cache has them
+    while (!chunk.empty()) {
+      const ByteSpan piece = chunk.first(std::min(chunk.size(), kPieceBytes));
+      stream.Update(piece);
+      CKPT_RETURN_IF_ERROR(os::SendAll(fd, piece, deadline));
+      chunk = chunk.subspan(piece.size());
+    }
+    const Digest digest = stream.Finish();
     CKPT_RETURN_IF_ERROR(os::SendAll(fd, std::as_bytes(std::span(digest.bytes)), deadline));
-    CKPT_RETURN_IF_ERROR(os::SendAll(fd, chunk, deadline));
   }
   return OkStatus();
 }

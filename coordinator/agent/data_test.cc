@@ -213,8 +213,9 @@ class DamagingProxy {
 };
 
 TEST_F(DataTest, DamageInFlightIsAnErrorNamingWhere) {
-  // In a digest (behind 60 bytes of hello and answer), in the first chunk, in a later one.
-  for (const uint64_t offset : {uint64_t{64}, uint64_t{300'000}, uint64_t{5} << 20}) {
+  // In the first chunk (behind 60 bytes of hello and answer), in its digest, in a later one.
+  for (const uint64_t offset :
+       {uint64_t{64}, uint64_t{300'000}, (uint64_t{4} << 20) + 66, uint64_t{5} << 20}) {
     DamagingProxy proxy(server_->address(), offset);
     FetchPlan plan = Plan();
     plan.from = proxy.address();
@@ -274,7 +275,7 @@ TEST_F(DataTest, ServerThatGoesAwayEndsTheFetch) {
 }
 
 TEST_F(DataTest, MessagesFromOutsideAreChecked) {
-  EXPECT_EQ(DecodeHello("CKPDATA2").status().code(), Code::kDataLoss);
+  EXPECT_EQ(DecodeHello("CKPDATA1").status().code(), Code::kDataLoss);
   EXPECT_EQ(*DecodeHello(EncodeHello("t")), "t");
   const std::string request = EncodeRequest({DataRequestKind::kRead, "job", 1, 2, 3, 4, 5});
   EXPECT_TRUE(DecodeRequest(request).ok());

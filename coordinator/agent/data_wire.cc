@@ -100,8 +100,6 @@ Result<DataAnswer> DecodeAnswer(std::string_view bytes) {
   return answer;
 }
 
-Digest DataChunkDigest(uint64_t offset, ByteSpan chunk) { return DigestOf(chunk, offset); }
-
 Status SendMessage(int fd, std::string_view bytes, const Deadline& deadline) {
   ByteWriter out;
   out.PutString(bytes);

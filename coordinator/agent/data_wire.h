@@ -1,11 +1,11 @@
 // The data connection between agents: how a generation in one node's RAM gets to another's.
 //
-//   client: "CKPDATA1" str token                                  once
+//   client: "CKPDATA2" str token                                  once
 //   server: u32 code, str message                                  0: welcome
 //   client: u32 kind, str job, u64 epoch, u32 attempt, u32 rank, u64 offset, u64 bytes   (request)
 //   server: u32 code, str message, u64 region bytes, u64 chunk bytes, epoch u64, step i64, attempt
 //           u32   (answer; for kRead followed by the chunks)
-//   server, for each chunk of [offset, offset + bytes): 16 bytes digest, the chunk
+//   server, for each chunk of [offset, offset + bytes): the chunk, 16 bytes digest
 //
 // Messages (not chunks) have a u32 length in front. A chunk is kChunkBytes but for the region's
 // last; its digest is XXH3-128 seeded with its offset, so that a chunk in the wrong place is a
@@ -23,7 +23,7 @@
 
 namespace ckpt::agent {
 
-inline constexpr std::string_view kDataMagic = "CKPDATA1";
+inline constexpr std::string_view kDataMagic = "CKPDATA2";
 inline constexpr uint64_t kDataChunkBytes = uint64_t{4} << 20;
 inline constexpr uint32_t kDataMessageBytesMax = 16 * 1024;
 
@@ -53,8 +53,6 @@ std::string EncodeRequest(const DataRequest& request);
 Result<DataRequest> DecodeRequest(std::string_view bytes);
 std::string EncodeAnswer(const DataAnswer& answer);
 Result<DataAnswer> DecodeAnswer(std::string_view bytes);
-
-Digest DataChunkDigest(uint64_t offset, ByteSpan chunk);
 
 // A message with its length. Blocks: on the network. Errors: kUnavailable, kDataLoss.
 Status SendMessage(int fd, std::string_view bytes, const Deadline& deadline);

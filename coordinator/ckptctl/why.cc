@@ -70,8 +70,9 @@ void AddCapabilities(const WhyInput& in, Why* why) {
 // What went wrong, newest first.
 void AddTroubles(const WhyInput& in, Why* why) {
   static const std::set<std::string> kKinds = {
-      "failed",       "suspend_failed", "aborted", "overdue",   "node_lost", "unknown",   "silent",
-      "drain_failed", "restarted",      "behind",  "fell_back", "copy_lost", "run_silent"};
+      "failed",    "suspend_failed", "aborted",      "overdue",   "node_lost",
+      "unknown",   "silent",         "drain_failed", "restarted", "behind",
+      "fell_back", "copy_lost",      "run_silent",   "held_up"};
   size_t count = 0;
   for (auto it = in.events.rbegin(); it != in.events.rend() && count < kTroublesMax; ++it) {
     if (!kKinds.contains(it->kind())) continue;

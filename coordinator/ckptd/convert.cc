@@ -100,6 +100,7 @@ core::JobReport FromProto(const v1::JobReport& in) {
   report.staging_total = in.staging_total();
   report.behind = in.behind();
   report.run_silent = in.run_silent();
+  report.held_up = in.held_up();
   return report;
 }
 

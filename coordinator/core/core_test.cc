@@ -911,6 +911,23 @@ TEST_F(CoreTest, ACopyWhoseCkptRunDoesNotAnswerIsWrittenByAnotherOne) {
   EXPECT_SAYS(core_->DrainInWords(*core_->FindJob("j")), "node a: process 10");
 }
 
+TEST_F(CoreTest, WhatHoldsACopyUpIsSaidOnceEachTimeThatItChanges) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  const auto said = [&] { return std::count(kinds_.begin(), kinds_.end(), "held_up"); };
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.held_up = "No space left on device; try 2 of 10";
+  Do(JobReported{"a", report});
+  Do(JobReported{"a", report});
+  EXPECT_EQ(said(), 1);
+  report.held_up = "";
+  Do(JobReported{"a", report});
+  EXPECT_EQ(said(), 1);
+  report.held_up = "rank 0 is at boundary 7";
+  Do(JobReported{"a", report});
+  EXPECT_EQ(said(), 2);
+}
+
 // ---- taken back, and not heard
 
 TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {

@@ -349,7 +349,8 @@ void Core::Impl::BookFallBack(Job& job) {
   if (from.ok() && KeyOf(*from) >= known->Key()) return;
   std::set<std::array<int64_t, 3>> left;
   for (const CopyState& copy : copies) {
-    if (copy.epoch < job.epoch && (!from.ok() || copy.Key() > KeyOf(*from))) left.insert(copy.Key());
+    if (copy.epoch < job.epoch && (!from.ok() || copy.Key() > KeyOf(*from)))
+      left.insert(copy.Key());
   }
   Edit(job.spec.name).left_behind = std::move(left);
   const int64_t steps = known->step - (from.ok() ? from->step.value() : 0);

@@ -274,6 +274,11 @@ void Core::Impl::FoldMember(Job& job, Member& member, const JobReport& report) {
     Edit(job.spec.name).resumed_from = report.resumed_from;
     if (job.state == JobState::kRunning) BookFallBack(job);  // it found the newer one damaged
   }
+  if (member.held_up != report.held_up) {
+    member.held_up = report.held_up;
+    if (!member.held_up.empty())
+      Emit("held_up", &job, "node " + member.place.node + ": " + member.held_up);
+  }
   if (report.node_rank == 0 && !report.gang_address.empty() &&
       report.gang_address != job.gang_address) {
     Edit(job.spec.name).gang_address = report.gang_address;

@@ -184,7 +184,8 @@ int64_t Core::Impl::DefaultBudgetNs(const Job& job) const {
   uint32_t most = 1;
   for (const Member& member : job.members) most = std::max(most, member.place.rank_count);
   const double bytes = static_cast<double>(BytesPerRank(job)) * most;
-  return kStopBudgetNs + static_cast<int64_t>(bytes / kSlowestStagingBytesPerSecond * 1e9);
+  const double seconds = bytes / kSlowestStagingBytesPerSecond + 2 * job.step_seconds;
+  return kStopBudgetNs + static_cast<int64_t>(seconds * 1e9);
 }
 
 namespace {

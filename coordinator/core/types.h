@@ -160,6 +160,7 @@ struct JobReport {
   uint64_t staging_total = 0;
   bool behind = false;
   std::string run_silent;  // in words: its ckpt-run does not answer
+  std::string held_up;     // what holds up a copy or a notice, and until when
 };
 
 struct FetchReport {
@@ -204,6 +205,7 @@ struct Member {
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
   uint64_t staging_done = 0;    // of the cut in progress; total 0: none is
   uint64_t staging_total = 0;
+  std::string held_up;  // what holds up a copy or a notice, as it said last
   bool behind = false;  // it did not start: only an older copy than is known here was found
 };
 

@@ -68,6 +68,7 @@ void Leader::Impl::OnPlaces(MemberId member, const Msg& msg) {
     return WithdrawRound(OpPhase::kFinished, FailedPrecondition("the training is finishing"));
   }
   if (!AllVoted()) return;
+  r_.cut_deadline_ns = std::max(r_.cut_deadline_ns, CutDeadlineFromNow());  // a step is known now
   bool first = true;
   for (const auto& [id, other] : members_) {
     for (const Place& place : other.places) {

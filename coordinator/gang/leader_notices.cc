@@ -44,11 +44,12 @@ const PhaseHint* Leader::Impl::Slowest() const {
   return slowest;
 }
 
-// A rank in a phase has its time until that ends, and then as long as anybody.
+// A rank in a phase has its time until that ends, and then as long as anybody: the step that it is
+// in and the next one, as they were measured, and some time for what is not a step.
 int64_t Leader::Impl::CutDeadlineFromNow() const {
   const PhaseHint* slowest = Slowest();
   const int64_t from = slowest != nullptr ? std::max(now_, slowest->until_ns) : now_;
-  return from + config_.cut_ns;
+  return from + config_.cut_ns + 2 * step_ns_;
 }
 
 // There is more time than the members know of: their ranks must not give up before the leader.

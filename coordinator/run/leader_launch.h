@@ -104,6 +104,8 @@ class LeaderLaunch {
   std::optional<int64_t> StepOf(uint32_t attempt) const;
   // How the gang took the newest notice, if it is not simply obeyed; empty: it is.
   const std::string& notice_text() const { return notice_text_; }
+  // Which ranks, or which call of the store, hold up a copy, and until when; empty: nothing does.
+  std::string held_up() const { return held_up_.empty() ? "" : held_up_.rbegin()->second; }
   const std::map<uint32_t, std::string>& not_durable() const { return not_durable_; }
   uint64_t stage_bytes() const { return stage_bytes_; }
 
@@ -195,7 +197,7 @@ class LeaderLaunch {
   bool looking_ = false;               // for a newer epoch
   std::map<uint32_t, int64_t> steps_;  // by attempt
   std::set<uint32_t> durable_;
-  std::map<uint32_t, std::string> not_durable_;
+  std::map<uint32_t, std::string> not_durable_, held_up_;  // by attempt
   uint32_t stop_attempt_ = 0;
   LaunchTimes times_;
   LaunchEnd end_ = LaunchEnd::kNone;

@@ -22,6 +22,11 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
   if (report.attempt != 0 &&
       (report.phase == OpPhase::kStaged || report.phase == OpPhase::kDurable))
     steps_[report.attempt] = report.step;
+  if (report.phase == OpPhase::kLate) {
+    held_up_[report.attempt] = report.status.message();
+  } else {
+    held_up_.erase(report.attempt);  // it went on, or it is over
+  }
   switch (report.phase) {
     case OpPhase::kQueued:
       if (stop) times_ = LaunchTimes{.noticed_ns = report.noticed_ns};

@@ -39,6 +39,7 @@ void AddCopies(const ReportInput& in, v1::JobReport* out) {
     const WriteProgress drain = launch->progress(attempt);
     copy->set_bytes_durable(it->durable ? bytes : drain.bytes_done);
     copy->set_bytes_to_write(it->durable ? bytes : drain.bytes_total);
+    if (out->held_up().empty()) out->set_held_up(drain.trouble);
     if (leader == nullptr) continue;
     const auto failed = leader->not_durable().find(attempt);
     if (failed != leader->not_durable().end()) copy->set_failure(failed->second);
@@ -98,6 +99,8 @@ void AddLeader(const ReportInput& in, v1::JobReport* out) {
     out->set_message(launch->refusal());
   }
   if (out->message().empty()) out->set_message(launch->notice_text());
+  if (const std::string held_up = launch->held_up(); !held_up.empty()) out->set_held_up(held_up);
+  if (!launch->notice_text().empty()) out->set_held_up(launch->notice_text());
 }
 
 }  // namespace
@@ -156,7 +159,9 @@ std::string MakeDrainReport(const Services& services, const DrainNode& node,
       if (slot->region().info().id == it->id) bytes += slot->staged_bytes();
     }
     copy->set_bytes(bytes);
-    copy->set_bytes_durable(it->durable ? bytes : node.progress(it->id.attempt.value()).bytes_done);
+    const WriteProgress drain = node.progress(it->id.attempt.value());
+    copy->set_bytes_durable(it->durable ? bytes : drain.bytes_done);
+    if (out->held_up().empty()) out->set_held_up(drain.trouble);
   }
   return msg.SerializeAsString();
 }

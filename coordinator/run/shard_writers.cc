@@ -70,6 +70,7 @@ struct ShardWriters::Job {
   std::unique_ptr<std::atomic<uint64_t>[]> bytes_done;
   uint64_t bytes_total = 0;
   uint32_t tries = 1;
+  std::string trouble;  // while the next try is waited for, and until it has succeeded
 };
 
 ShardWriters::ShardWriters(os::EventLoop* loop, os::WorkerPool* pool,
@@ -123,9 +124,10 @@ bool ShardWriters::TryAgain(const std::shared_ptr<Job>& job) {
   if (failed.empty() || job->cancelled || job->tries >= kTriesMax || !insists_()) return false;
   const Nanos pause(std::min(kPauseMaxNs, kPauseMinNs << (job->tries - 1)));
   ++job->tries;
-  LogWarning("writing " + job->id.ToString() + ": " + job->statuses[failed[0]].message() +
-             "; the copy stays in RAM, try " + std::to_string(job->tries) + " of " +
-             std::to_string(kTriesMax) + " in " + FormatDuration(pause));
+  job->trouble = "writing " + job->id.ToString() + ": " + job->statuses[failed[0]].message() +
+                 "; the copy stays in RAM, try " + std::to_string(job->tries) + " of " +
+                 std::to_string(kTriesMax) + " in " + FormatDuration(pause);
+  LogWarning(job->trouble);
   loop_->AddTimer(pause, [this, job, failed, alive = alive_] {
     if (*alive) WriteAll(job, failed);
   });
@@ -191,11 +193,12 @@ WriteProgress ShardWriters::progress(uint32_t attempt) const {
   const auto it = jobs_.find(attempt);
   if (it == jobs_.end()) {
     if (const auto whole = written_.find(attempt); whole != written_.end()) {
-      progress = {whole->second, whole->second};
+      progress.bytes_done = progress.bytes_total = whole->second;
     }
     return progress;
   }
   progress.bytes_total = it->second->bytes_total;
+  progress.trouble = it->second->trouble;
   for (size_t i = 0; i < it->second->slots.size(); ++i) {
     progress.bytes_done += it->second->bytes_done[i].load();
   }

@@ -30,6 +30,7 @@ Result<std::vector<engine::ShardReport>> DecodeShardReports(std::string_view byt
 
 struct WriteProgress {
   uint64_t bytes_done = 0, bytes_total = 0;
+  std::string trouble;  // what failed, and when it is tried again; empty: nothing
 };
 
 class ShardWriters {

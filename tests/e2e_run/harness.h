@@ -48,7 +48,9 @@ class Job {
   // For what is started from here on; an empty value takes it away.
   void SetEnv(const std::string& name, const std::string& value) { env_[name] = value; }
   // What is started from here on waits at these fault points (POINT[:NTH][@RANK]) until LetGo().
-  void HoldAt(const std::string& point) { SetEnv("CKPT_FAULT_AT", point + "=wait:" + dir_ + "/go"); }
+  void HoldAt(const std::string& point) {
+    SetEnv("CKPT_FAULT_AT", point + "=wait:" + dir_ + "/go");
+  }
   void LetGo() const;
   // What is started from here on prints there, and not into what Output() reads.
   void PrintTo(int fd) { print_to_ = fd; }

@@ -333,6 +333,22 @@ TEST(Flaws, G11_ASuspendThatMeetsAProposedSaveReplacesIt) {
 
 // G12: a rank that needs for the cut what its peer does after it never arrives. Nobody is stuck:
 // the barrier names the rank, and all run on.
+TEST(Flaws, G12_StepsOfMinutesReachTheCut) {
+  Table table(2, 1);
+  table.step_ns = 180 * kSecond;
+  table.Leads(kSuspend);
+  table.DeliverAll();
+  table.ReachCut(0);
+  table.DeliverAll();
+  table.Passes(359 * kSecond);
+  table.TickAll();
+  table.DeliverAll();
+  EXPECT_EQ(table.words[0].state, WordState::kCommittedStop) << "it waits for the other one";
+  table.ReachCut(1);
+  table.DeliverAll();
+  EXPECT_EQ(table.leader->view().decision, Decision::kStage);
+}
+
 TEST(Flaws, G12_ARankThatNeverReachesTheCutIsNamed) {
   Table table(2, 1);
   table.Leads(kSuspend);
