@@ -78,12 +78,12 @@ class SoakCluster(Cluster):
                  sorted(n["info"]["name"] for n in nodes["nodes"] if n["connected"]) == sorted(self.node_names), seconds)
 
     def end(self, name, how):
-        """Signals one of the programs and waits for its end."""
+        """Signals one of the programs and waits for its end: an agent that alone holds a copy takes a minute."""
         program = self.programs[name]
         program.send_signal(how)
         if how != signal.SIGKILL:
             program.send_signal(signal.SIGCONT)  # a stopped one hears nothing
-        return program.wait(30)
+        return program.wait(90)
 
     def stop(self):
         for name in sorted(self.programs):
