@@ -308,6 +308,21 @@ struct Communicator {
   }
 };
 
+// Asked at the fence of an overlapped save.
+struct Changed {
+  Pending* pending = nullptr;
+  nb::object ask;
+  bool asked = false;
+
+  static int32_t Ask(void* ctx) {
+    auto* self = static_cast<Changed*>(ctx);
+    bool changed = false;
+    self->asked = true;
+    const int32_t failed = self->pending->Guard([&] { changed = nb::cast<bool>(self->ask()); });
+    return failed != 0 || changed ? 1 : 0;
+  }
+};
+
 // ---- session
 // -------------------------------------------------------------------------------------
 
@@ -402,15 +417,25 @@ class Session {
     return json;
   }
 
-  ckpt_save_t* BeginSave(int64_t step, bool overlap, double slot_timeout) {
+  ckpt_save_t* BeginSave(int64_t step, bool overlap, double slot_timeout, nb::object changed) {
     ckpt_session_t* session = Live();
+    auto mine = std::make_unique<Changed>();
+    mine->pending = &pending_;
+    mine->ask = std::move(changed);
     ckpt_save_options_t options{};
     options.struct_size = sizeof options;
     options.step = step;
     options.overlap = overlap ? 1 : 0;
     options.timeout_ns = ToNs(slot_timeout);
+    options.changed = mine->ask.is_none() ? nullptr : &Changed::Ask;
+    options.ctx = mine.get();
     ckpt_save_t* save = nullptr;
-    pending_.Raise(WithoutGil([&] { return ckpt_save_begin(session, &options, &save); }));
+    ckpt_error_t* error = WithoutGil([&] { return ckpt_save_begin(session, &options, &save); });
+    if (error == nullptr && options.changed != nullptr) {
+      std::erase_if(changed_, [](const auto& earlier) { return earlier->asked; });
+      changed_.push_back(std::move(mine));
+    }
+    pending_.Raise(error);
     return save;
   }
   void Fence() {
@@ -452,6 +477,7 @@ class Session {
   void Forget() {
     allgather_ = log_ = state_ = before_stage_ = nb::none();
     communicators_.clear();
+    changed_.clear();
   }
   ckpt_session_t* Live() const {
     if (session_ == nullptr) throw nb::value_error("the session is closed");
@@ -486,6 +512,7 @@ class Session {
 
   Pending pending_;
   nb::object allgather_, log_, state_, before_stage_;
+  std::vector<std::unique_ptr<Changed>> changed_;  // of overlapped saves
   uint32_t world_size_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   ckpt_session_t* session_ = nullptr;
@@ -520,11 +547,14 @@ void DefineSession(nb::module_& m) {
       .def("list", &Session::List)
       .def(
           "save",
-          [](nb::handle_t<Session> self, int64_t step, bool overlap, double slot_timeout) {
-            ckpt_save_t* save = nb::cast<Session*>(self)->BeginSave(step, overlap, slot_timeout);
+          [](nb::handle_t<Session> self, int64_t step, bool overlap, double slot_timeout,
+             nb::object changed) {
+            ckpt_save_t* save = nb::cast<Session*>(self)->BeginSave(step, overlap, slot_timeout,
+                                                                    std::move(changed));
             return std::make_unique<Save>(save, nb::borrow(self));
           },
-          nb::arg("step"), nb::arg("overlap") = false, nb::arg("slot_timeout") = 0.0)
+          nb::arg("step"), nb::arg("overlap") = false, nb::arg("slot_timeout") = 0.0,
+          nb::arg("changed").none() = nb::none())
       .def("fence", &Session::Fence)
       .def(
           "reader",

@@ -20,6 +20,9 @@ ckpt_error_t* ckpt_save_begin(ckpt_session_t* session, const ckpt_save_options_t
     request.step = known.step;
     request.overlap = known.overlap != 0;
     request.slot_timeout = DeadlineOf("a free staging slot", known.timeout_ns).Left();
+    if (known.changed != nullptr) {
+      request.changed = [changed = known.changed, ctx = known.ctx] { return changed(ctx) != 0; };
+    }
     CKPT_ASSIGN_OR_RETURN(std::shared_ptr<session::Save> save,
                           session->session->BeginSave(request));
     *out_save = new ckpt_save_t{session->session, std::move(save)};

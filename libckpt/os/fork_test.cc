@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "libckpt/os/file.h"
 #include "libckpt/os/memfd.h"
 
 namespace ckpt::os {
@@ -38,6 +39,25 @@ TEST(Fork, AChildHoldsNoRegisteredDescriptor) {
   EXPECT_EQ(InChild(is_open), 1) << "the number may be another file's by now";
   ::close(fds[0]);
   ::close(fds[1]);
+}
+
+TEST(Fork, AChildHoldsNoFileThatIsBeingWritten) {
+  const std::string path = testing::TempDir() + "fork_test." + std::to_string(::getpid());
+  Result<std::unique_ptr<File>> file = PosixFileSystem().Open(path, OpenOptions::CreateNew());
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  const auto held = [&] {
+    for (int fd = 0; fd < 1024; ++fd) {
+      char target[4096];
+      const std::string link = "/proc/self/fd/" + std::to_string(fd);
+      const ssize_t bytes = ::readlink(link.c_str(), target, sizeof target);
+      if (bytes > 0 && std::string_view(target, static_cast<size_t>(bytes)) == path) return 1;
+    }
+    return 0;
+  };
+  EXPECT_EQ(held(), 1);
+  EXPECT_EQ(InChild(held), 0);
+  EXPECT_TRUE((*file)->Close().ok());
+  EXPECT_TRUE(PosixFileSystem().Unlink(path).ok());
 }
 
 TEST(Fork, MoreDescriptorsThanPlacesAreNoError) {

@@ -15,12 +15,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <deque>
+#include <optional>
 
 #include "libckpt/base/fault.h"
 #include "libckpt/base/limits.h"
 #include "libckpt/base/mutex.h"
 #include "libckpt/os/fd.h"
 #include "libckpt/os/file.h"
+#include "libckpt/os/fork.h"
 
 namespace ckpt::os {
 namespace {
@@ -72,6 +74,8 @@ class PosixFile final : public File {
     paced_ = !direct_;
   }
   bool direct() const override { return direct_; }
+  // A data loader that outlives its rank would keep a file open that nobody may remove or unmount.
+  void CloseInChildren() { closed_in_children_.emplace(fd_.get()); }
 
   Status PWrite(uint64_t offset, ByteSpan data) override {
     CKPT_FAULT("os.file.pwrite");
@@ -151,6 +155,7 @@ class PosixFile final : public File {
 
   Status Close() override {
     if (!fd_.valid()) return Closed();
+    closed_in_children_.reset();
     if (::close(fd_.Release()) == 0 || errno == EINTR) return OkStatus();
     return Failed(errno, "closing").MaybeApplied();
   }
@@ -218,6 +223,7 @@ class PosixFile final : public File {
   Status Failed(int error, std::string_view verb) const { return PathError(error, verb, path_); }
 
   UniqueFd fd_;
+  std::optional<ClosedInChildren> closed_in_children_;  // goes before fd_
   const std::string path_;
   std::atomic<bool> poisoned_{false};  // I1
   std::atomic<bool> direct_{false};
@@ -469,6 +475,7 @@ class Posix final : public FileSystem {
                                               const OpenOptions& options) {
     if (fd >= 0) {
       auto file = std::make_unique<PosixFile>(UniqueFd(fd), path);
+      if (options.write) file->CloseInChildren();
       if (options.direct) file->StartDirect();
       return std::unique_ptr<File>(std::move(file));
     }

@@ -3,6 +3,8 @@
 //
 // I1  A copy's `done` is called once, by whoever copied last, under no lock.
 // I2  After Finish() was OK no copy is under way.
+// I3  A copy that is asked about (`changed`) ends in Finish() only: whether it is one is known when
+//     the state may change again, not before.
 #pragma once
 
 #include <functional>
@@ -20,9 +22,11 @@ namespace ckpt::session {
 class BackgroundCopies {
  public:
   using Done = std::function<void(const Status&)>;
+  using Changed = std::function<bool()>;
 
-  // Loop's thread. On an error `done` is not called.
-  Status Begin(std::unique_ptr<engine::SharedCapture> capture, Done done);
+  // Loop's thread. On an error `done` is not called. `changed` may be empty: asked in Finish, once
+  // the copy is complete; true: the state was changed meanwhile, `done` hears kFailedPrecondition.
+  Status Begin(std::unique_ptr<engine::SharedCapture> capture, Changed changed, Done done);
   // Loop's thread: copies what is left, on `threads` threads, and returns when every `done` has
   // been called. What became of a copy is for its `done`; kDeadlineExceeded is this call's own.
   Status Finish(uint32_t threads, const Deadline& deadline);
@@ -30,13 +34,17 @@ class BackgroundCopies {
  private:
   struct Copy {
     std::unique_ptr<engine::SharedCapture> capture;
+    Changed changed;
     Done done;
     Mutex mutex;
-    CondVar changed;
+    CondVar moved;
+    bool copied CKPT_GUARDED_BY(mutex) = false;   // nothing is left to do behind the loop
     bool claimed CKPT_GUARDED_BY(mutex) = false;  // by the one who calls `done`
     bool ended CKPT_GUARDED_BY(mutex) = false;
 
-    Status Run(uint32_t threads, const Deadline& deadline);
+    Status Run(bool on_loop, uint32_t threads, const Deadline& deadline);
+    void End(Status status);  // pre: claimed by the caller
+    bool Copied();
     bool Ended();
   };
   // One task of the copier works through all there is: however late it comes to run, the loop never

@@ -369,14 +369,15 @@ Status GangSession::StageNow(const Grant& grant, int64_t step) {
 }
 
 // The copy is made behind the loop; `save` hears what becomes of it.
-Status GangSession::StageBehind(const Grant& grant, const std::shared_ptr<Save>& save) {
+Status GangSession::StageBehind(const Grant& grant, const std::shared_ptr<Save>& save,
+                                const BackgroundCopies::Changed& changed) {
   CKPT_RETURN_IF_ERROR(PrepareStage());
   CKPT_ASSIGN_OR_RETURN(const Filling filling, Fill(grant, save->id().step.value()));
   const auto sealed = [this, save, grant, slot = filling.slot](const Status& status) {
     EndOverlapped(save, grant, Filled(status, save->id()));
   };
   return Filled(
-      FillBehind(filling.slot->region.get(), filling.info, filling.progress, save, sealed),
+      FillBehind(filling.slot->region.get(), filling.info, filling.progress, save, changed, sealed),
       filling.info.id);
 }
 
@@ -426,7 +427,8 @@ Result<std::shared_ptr<Save>> GangSession::DoBeginSave(const SaveRequest& reques
     by_attempt_[grant.attempt] = save;
     if (by_attempt_.size() > kAttemptsRememberedMax) by_attempt_.erase(by_attempt_.begin());
   }
-  const Status status = request.overlap ? StageBehind(grant, save) : StageNow(grant, request.step);
+  const Status status =
+      request.overlap ? StageBehind(grant, save, request.changed) : StageNow(grant, request.step);
   if (status.ok() && request.overlap) return save;
   EndOverlapped(save, grant, status);
   if (const Status failed = save->error(); !failed.ok()) {

@@ -92,7 +92,8 @@ class GangSession : public Session {
   Result<Filling> Fill(const Grant& grant, int64_t step);
   Status Filled(const Status& status, const AttemptId& id);
   Status StageNow(const Grant& grant, int64_t step);
-  Status StageBehind(const Grant& grant, const std::shared_ptr<Save>& save);
+  Status StageBehind(const Grant& grant, const std::shared_ptr<Save>& save,
+                     const BackgroundCopies::Changed& changed);
   Status SaveAtCut(int64_t user_step, StepResult* out);
   void FenceBeforeCut();
   Status StopAtCut(int64_t user_step, StepResult* out);

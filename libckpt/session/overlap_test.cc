@@ -194,6 +194,52 @@ TEST_F(OverlapTest, ACancelledCopyEndsAndNobodyIsToldOfAFailure) {
   ASSERT_STATUS_OK(session_->Close(Soon()));
 }
 
+TEST_F(OverlapTest, WhetherItWasChangedIsAskedAtTheFenceAndUntilThenItIsNotStaged) {
+  const std::thread::id loop = std::this_thread::get_id();
+  int asked = 0;
+  bool changed = true;
+  const auto begin = [&](int64_t step) {
+    return session_->BeginSave({.step = step, .overlap = true, .changed = [&] {
+                                  EXPECT_EQ(std::this_thread::get_id(), loop);
+                                  ++asked;
+                                  return changed;
+                                }});
+  };
+  const std::shared_ptr<Save> save = begin(1).value();
+  std::thread other([&] {  // the copier is through meanwhile
+    const Deadline a_while("the copy", std::chrono::milliseconds(500));
+    EXPECT_EQ(session_->WaitSave(save.get(), Level::kStaged, a_while).code(),
+              Code::kDeadlineExceeded);
+  });
+  other.join();
+  EXPECT_EQ(asked, 0);
+  const Status fenced = session_->Fence();
+  EXPECT_EQ(fenced.code(), Code::kFailedPrecondition);
+  EXPECT_NE(fenced.message().find("the state was changed before the fence"), std::string::npos)
+      << fenced.message();
+  EXPECT_EQ(save->error().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(session_->OpenReader("latest").status().code(), Code::kNotFound);
+  changed = false;
+  const std::shared_ptr<Save> good = begin(2).value();
+  ASSERT_STATUS_OK(session_->WaitSave(good.get(), Level::kShared, Soon()));
+  const std::shared_ptr<Save> last = begin(3).value();
+  ASSERT_STATUS_OK(session_->Close(Soon()));
+  EXPECT_EQ(last->progress().level, Level::kShared);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(OverlapTest, AQuestionThatThrowsGivesTheSaveUp) {
+  const std::shared_ptr<Save> save =
+      session_
+          ->BeginSave({.step = 1,
+                       .overlap = true,
+                       .changed = []() -> bool { throw std::runtime_error("who knows"); }})
+          .value();
+  EXPECT_NE(session_->Fence().message().find("who knows"), std::string::npos);
+  EXPECT_FALSE(save->error().ok());
+  ASSERT_STATUS_OK(session_->Close(Soon()));
+}
+
 TEST_F(OverlapTest, ACallbackThatThrowsFailsThatSaveByName) {
   before_stage_ = []() -> int32_t { throw std::runtime_error("no optimizer"); };
   for (const bool overlap : {false, true}) {

@@ -303,7 +303,7 @@ Status Session::FillRegion(engine::StagingRegion* region, const engine::Generati
 
 Status Session::FillBehind(engine::StagingRegion* region, const engine::GenerationInfo& info,
                            std::function<void(uint64_t)> progress, std::shared_ptr<Save> save,
-                           BackgroundCopies::Done sealed) {
+                           BackgroundCopies::Changed changed, BackgroundCopies::Done sealed) {
   return NoThrow("staging", [&]() -> Status {
     CKPT_RETURN_IF_ERROR(BeginRegion(region, info));
     copying_bytes_ = region->memory_bytes();
@@ -313,10 +313,11 @@ Status Session::FillBehind(engine::StagingRegion* region, const engine::Generati
         std::unique_ptr<engine::SharedCapture> capture,
         engine::SharedCapture::Begin(std::move(tensors), region,
                                      {std::move(progress), [save] { return save->cancelled(); }}));
-    return copies_->Begin(std::move(capture), [region, step = info.id.step,
-                                               sealed = std::move(sealed)](const Status& copied) {
-      sealed(copied.ok() ? region->Seal(step) : copied);
-    });
+    return copies_->Begin(
+        std::move(capture), std::move(changed),
+        [region, step = info.id.step, sealed = std::move(sealed)](const Status& copied) {
+          sealed(copied.ok() ? region->Seal(step) : copied);
+        });
   });
 }
 

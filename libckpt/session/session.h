@@ -77,6 +77,9 @@ struct SaveRequest {
   int64_t step = 0;
   bool overlap = false;
   Nanos slot_timeout{0};  // for a free staging slot; 0: none is an error at once
+  // With `overlap`, may be empty: asked at the fence, on the loop's thread, when the copy is
+  // complete. True: the state was changed meanwhile, and the save is given up.
+  BackgroundCopies::Changed changed;
 };
 
 namespace internal {
@@ -183,7 +186,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // once with what became of it, on any thread, unless this returns an error.
   Status FillBehind(engine::StagingRegion* region, const engine::GenerationInfo& info,
                     std::function<void(uint64_t)> progress, std::shared_ptr<Save> save,
-                    BackgroundCopies::Done sealed);
+                    BackgroundCopies::Changed changed, BackgroundCopies::Done sealed);
   // Loop's thread: until what FillBehind began is sealed, or has failed.
   Status FinishCopies();
   bool SaveIsDue() const { return next_save_ != 0 && boundary_ == next_save_; }

@@ -250,7 +250,7 @@ Result<std::shared_ptr<Save>> Standalone::DoBeginSave(const SaveRequest& request
   const std::shared_ptr<OpenSave>& open = *prepared;
   Remember(open->save);
   open_.push_back(open);
-  const Status staged = Stage(open, request.overlap);
+  const Status staged = Stage(open, request);
   // Several ranks: all learn it at the same later point, so that none of them goes another way.
   if (staged.ok() || several()) return open->save;
   open->save->TakeFailureReport();
@@ -301,16 +301,17 @@ Status Standalone::AgreeToSave(const AttemptId& id, const Status& mine) {
   return first;
 }
 
-Status Standalone::Stage(const std::shared_ptr<OpenSave>& open, bool overlap) {
+Status Standalone::Stage(const std::shared_ptr<OpenSave>& open, const SaveRequest& request) {
   engine::GenerationInfo info;
   info.generation = open->save->id().attempt.value();
   info.id = open->save->id();
   info.boundary = static_cast<uint32_t>(boundary_);
   engine::StagingRegion* const region = open->slot->region.get();
-  if (!overlap) return Staged(open, FillRegion(region, info, {}));
-  const Status begun = FillBehind(region, info, {}, open->save, [this, open](const Status& status) {
-    Staged(open, status).IgnoreError();  // the save has it
-  });
+  if (!request.overlap) return Staged(open, FillRegion(region, info, {}));
+  const Status begun =
+      FillBehind(region, info, {}, open->save, request.changed, [this, open](const Status& status) {
+        Staged(open, status).IgnoreError();  // the save has it
+      });
   return begun.ok() ? begun : Staged(open, begun);
 }
 

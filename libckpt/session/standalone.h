@@ -115,7 +115,7 @@ class Standalone : public Session {
 
   Result<std::shared_ptr<OpenSave>> Prepare(const SaveRequest& request, const AttemptId& id);
   Status AgreeToSave(const AttemptId& id, const Status& mine);
-  Status Stage(const std::shared_ptr<OpenSave>& open, bool overlap);
+  Status Stage(const std::shared_ptr<OpenSave>& open, const SaveRequest& request);
   void StageFailed(OpenSave* open, const Status& why);
   Status Staged(const std::shared_ptr<OpenSave>& open, Status status);
   void Write(const std::shared_ptr<OpenSave>& open);

@@ -562,7 +562,7 @@ def test_loader_workers_hold_nothing_of_ours(tmp_path, method):
     loader = load()
     run = ckpt.open(tmp_path / "store", extra={"t": torch.zeros(50_000)}, loader=loader, save_every=1)
     run.step()
-    run.wait(120)  # a file that is being written at the fork would be the worker's as well
+    run.wait(120)  # a directory that is being synced at the fork would be the worker's as well
     batches = iter(loader)
     pid, there, _ = next(batches)
     assert pid != os.getpid() and there == without

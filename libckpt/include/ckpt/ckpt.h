@@ -180,6 +180,11 @@ typedef struct ckpt_save_options_t {
   int64_t step;           /* the user's step number that the checkpoint is named by */
   uint32_t overlap;       /* 1: return at once, copy in the background; the state must not change before save_fence */
   int64_t timeout_ns;     /* for a free staging slot; 0: RESOURCE_EXHAUSTED at once if the last save still drains */
+  /* With `overlap`, may be NULL: asked once, on the loop's thread, by the next call that waits for the copy (save_fence,
+   * save_begin, save_wait, a step that stops, finish, close), when it is complete; until then the save is not staged. Not 0:
+   * the state was changed meanwhile, and the save fails with FAILED_PRECONDITION. */
+  int32_t (*changed)(void* ctx);
+  void* ctx;
 } ckpt_save_options_t;
 
 /* Saves the tracked state now. All ranks call it at the same boundary. Without `overlap` the state is staged on return. */

@@ -1,14 +1,14 @@
 """Overlapped saves: step() returns while parameters and optimizer state are still being copied, and a hook on each tracked
 optimizer waits for the copy before it changes them. Everything else was copied before step() returned.
 
-What a tracked optimizer updates may be changed by such an optimizer, or after run.fence(), and by nothing else: torch's count of
-the changes tells only afterwards, when the save may be committed already.
+What a tracked optimizer updates may be changed by such an optimizer, or after run.fence(), and by nothing else. The library asks at
+the fence, before the save counts, and torch's count of the changes answers: a torn copy is given up, and nobody can resume from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import logging
 import threading
 import time
@@ -23,8 +23,6 @@ from ._tracked import LayoutChanged, Tracked
 log = logging.getLogger("libckpt")
 
 _TELL_EVERY = 30.0
-_CANCEL_MAX = 60.0  # a cancelled writer looks at it between two chunks
-_DURABLE = 3
 
 
 class Fence:
@@ -39,7 +37,8 @@ class Fence:
         self._save: Optional[_core.Save] = None
         self._step = 0
         self._tracked: Optional[Tracked] = None
-        self._versions: Dict[str, int] = {}
+        self._torn: Optional[str] = None  # a tensor that was changed too early
+        self.torn_step: Optional[int] = None  # the newest save that wait() has raised for
         self._hooks = [optimizer.register_step_pre_hook(self._before_update) for optimizer in optimizers]
 
     def is_due(self) -> bool:
@@ -51,34 +50,36 @@ class Fence:
     def begin(self, step: int, tracked: Tracked) -> None:
         """A save of `step` whose copy goes on behind. An Error: there is none. LayoutChanged: it stays due."""
         self._due = False
+        changed = functools.partial(self._changed, tracked, tracked.versions())
         try:
-            self._save = self._session.save(step, True, 0.0)
+            self._save = self._session.save(step, True, 0.0, changed)
         except LayoutChanged:
             self._due = self._alone
             raise
-        self._step, self._tracked, self._versions = step, tracked, tracked.versions()
+        self._step, self._tracked = step, tracked
 
     def wait(self) -> None:
         """Until nobody copies any more, if somebody does: a copy that takes too long is cancelled, and its end awaited. An
-        Error: something was changed before that; it says what became of the save."""
+        Error: something was changed before that, and the save is given up."""
         if self._save is None or self._tracked is None:
             return
         save, tracked = self._save, self._tracked
-        self._save = self._tracked = None
+        self._save = self._tracked = self._torn = None
         with _telling(self._step, tracked.bytes):
             self._await_copy(save)
-        try:
-            save.progress()
-        except Error:  # it failed: step() logs it
-            return
-        now = tracked.versions()
-        changed = [name for name, version in self._versions.items() if now.get(name) != version]
-        if changed:
+        if self._torn is not None:
+            self.torn_step = self._step
             raise Error(
-                f"tensor {changed[0]!r} was changed while the save of step {self._step} was being copied, and not by a step of a "
-                f"tracked optimizer; {self._call_back(save)}. Call run.fence() before such a change, or open with overlap=False",
+                f"tensor {self._torn!r} was changed while the save of step {self._step} was being copied, and not by a step of a "
+                "tracked optimizer; that save is given up. Call run.fence() before such a change, or open with overlap=False",
                 "FAILED_PRECONDITION",
             )
+
+    def _changed(self, tracked: Tracked, versions: Dict[str, int]) -> bool:
+        now = tracked.versions()
+        changed = [name for name, version in versions.items() if now.get(name) != version]
+        self._torn = changed[0] if changed else None
+        return bool(changed)
 
     def _await_copy(self, save: _core.Save) -> None:
         while True:
@@ -91,23 +92,6 @@ class Fence:
                           "memory: %s", self._step, error)
                 with contextlib.suppress(Error):  # under ckpt-run the deadline alone has ended the copy
                     save.cancel()
-
-    def _call_back(self, save: _core.Save) -> str:
-        """What became of a torn save. Only a failure that the library has noted counts as given up."""
-        level = 0
-        try:
-            with contextlib.suppress(Error):  # under ckpt-run it cannot be cancelled; of a wait progress() says more
-                save.cancel()
-                if self._alone:
-                    save.wait(_DURABLE, _CANCEL_MAX)
-            level = save.progress()[0]
-        except Error as error:
-            if not error.applied:
-                return "that save is given up"
-        store = json.loads(self._session.describe()).get("store") or "STORE"
-        when = "" if level == _DURABLE else ", if it becomes durable,"
-        return (f"the checkpoint of step {self._step}{when} is torn and must not be resumed from: open with resume=\"step:N\" of "
-                f"another one (`ckptctl ls {store}`); `ckptctl prune {store} --keep-last 1` removes it once a newer save is durable")
 
     def remove(self) -> None:
         for hook in self._hooks:

@@ -226,6 +226,7 @@ class Run:
         ckpt-run: use save(wait=True) or finish(), which all ranks call."""
         if self.world_size > 1 and not self._managed:
             raise Error("several ranks without ckpt-run wait together: use save(wait=True) or finish()", "UNIMPLEMENTED")
+        self.fence()  # until then an overlapped save is none
         waiting = self._drain(timeout)
         if waiting:
             raise Error(f"not durable yet: step {waiting[-1]['step']}; it goes on", "DEADLINE_EXCEEDED", True)
@@ -268,11 +269,14 @@ class Run:
         """The training is complete: a suspend that has not begun is void, and what is in flight becomes durable."""
         if self._session.closed:
             return
+        torn = self._last_fence()
         if save and not (self._saves and self._saves[-1]["step"] == self.global_step):
             self.save()
         self._finished = True
         self._session.finish()
         self._close(None)
+        if torn is not None:
+            raise torn
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Ends the session without saying that the training is complete; waits for what is in flight."""
@@ -293,7 +297,7 @@ class Run:
         atexit.unregister(self._at_exit)
         if self._session.closed:
             return
-        self.fence()
+        torn = self._last_fence()
         if self._fence is not None:
             self._fence.remove()
         drains_alone = self._managed and self._stop  # ckpt-run writes on without us
@@ -311,6 +315,16 @@ class Run:
         for entry in self._saves:
             if entry["level"] != "failed" and not drains_alone:
                 entry["level"] = "durable"
+        if torn is not None:
+            raise torn
+
+    def _last_fence(self) -> Optional[Error]:
+        """What a last overlapped save has to say; the session is closed before it is raised."""
+        try:
+            self.fence()
+        except Error as error:
+            return error
+        return None
 
     def _drain(self, timeout: Optional[float]) -> List[Dict[str, Any]]:
         """Waits until every save has ended; those that have not at the deadline."""
@@ -494,7 +508,8 @@ class Run:
                 _take_level(entry, save)
             if save is None or entry["level"] in ("durable", "failed"):
                 self._pending_announce.remove(entry)
-                if entry["level"] == "failed":
+                told = self._fence is not None and entry["step"] == self._fence.torn_step
+                if entry["level"] == "failed" and not told:
                     self._storage_trouble(_as_error(entry["error"], entry["step"]))
                 elif self.rank == 0 and entry["level"] == "durable":
                     log.info("step %d: durable", entry["step"])
