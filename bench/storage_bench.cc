@@ -6,6 +6,8 @@
 //
 //   storage_bench [--mib N] [--rounds N] [--dir DIR]
 #include <fcntl.h>
+#include <liburing.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -24,10 +27,8 @@
 #include "libckpt/engine/engine.h"
 #include "libckpt/format/names.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/os/uring/uring_file.h"
 #include "libckpt/storage/file/file_store.h"
-#if defined(CKPT_HAVE_LIBURING)
-#include <liburing.h>
-#endif
 
 namespace ckpt::bench {
 namespace {
@@ -62,7 +63,6 @@ void MoveByPool(int fd, std::byte* memory, uint64_t bytes, bool write, const Loo
   for (std::thread& thread : threads) thread.join();
 }
 
-#if defined(CKPT_HAVE_LIBURING)
 void MoveByUring(int fd, std::byte* memory, uint64_t bytes, bool write, const Loop& loop) {
   io_uring ring;
   if (io_uring_queue_init(loop.depth, &ring, 0) != 0) Die("io_uring is refused here");
@@ -94,10 +94,6 @@ bool HaveUring() {
   io_uring_queue_exit(&ring);
   return true;
 }
-#else
-void MoveByUring(int, std::byte*, uint64_t, bool, const Loop&) {}
-bool HaveUring() { return false; }
-#endif
 
 void Move(int fd, std::byte* memory, uint64_t bytes, bool write, const Loop& loop) {
   if (loop.uring) return MoveByUring(fd, memory, bytes, write, loop);
@@ -159,7 +155,8 @@ class Disk {
 // One rank whose tensors have `rows` elements each, in a store of their own.
 class Job {
  public:
-  Job(const std::string& dir, uint64_t bytes, uint64_t tensor_bytes)
+  Job(const std::string& dir, uint64_t bytes, uint64_t tensor_bytes,
+      os::FileSystem& fs = os::PosixFileSystem())
       : dir_(dir), memory_(Get(os::Mapping::Anonymous(bytes, true))) {
     layout_.rank = Rank(0);
     for (uint64_t at = 0; at + tensor_bytes <= bytes; at += tensor_bytes) Add(at, tensor_bytes);
@@ -169,7 +166,7 @@ class Job {
     plan_ = Get(plan::MakePlan({layout_}, {0}));
     staging_ = Get(
         os::Mapping::Anonymous(engine::StagingRegion::BytesNeeded(layout_, plan_.ranks[0]), true));
-    store_ = storage::OpenFileStore(dir_);
+    store_ = storage::OpenFileStore(fs, dir_);
     job_ = Get(store_->OpenJob(JobId{}));
     epoch_ = Get(store_->ClaimEpoch(Epoch(1), {}, {})).epoch;
     region_.emplace(Get(engine::StagingRegion::Format(
@@ -239,8 +236,32 @@ class Job {
   engine::ShardReport report_;
 };
 
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Through io_uring as ckpt-run and the tools do, and through the pool of the library.
 void WriteAndRead(const Settings& settings, const std::string& dir) {
-  Job job(dir + "/job", settings.bytes, uint64_t{16} << 20);
+  struct Way {
+    Way(std::string n, const std::string& at, uint64_t bytes, os::FileSystem& fs)
+        : name(std::move(n)), job(at + "/" + name, bytes, uint64_t{16} << 20, fs) {}
+    std::string name;
+    Job job;
+    Rounds writes, reads;
+    double write_cpu = 0, read_cpu = 0;  // seconds of all threads
+  };
+  std::deque<Way> ways;
+  const auto add = [&](const std::string& name, os::FileSystem& fs) {
+    ways.emplace_back(name, dir, settings.bytes, fs);
+  };
+  add("pool", os::PosixFileSystem());
+  if (&os::UringFileSystem() != &os::PosixFileSystem()) add("uring", os::UringFileSystem());
+  Job& job = ways.front().job;
   os::Mapping scratch = Get(os::Mapping::Anonymous(job.bytes(), true));
   std::memcpy(scratch.data(), job.data(), job.bytes());
   Disk disk(dir + "/plain", scratch.data(), job.bytes());
@@ -248,24 +269,38 @@ void WriteAndRead(const Settings& settings, const std::string& dir) {
     return static_cast<double>(job.bytes()) * 1e-9 / seconds;
   };
   const Loop write = disk.Best(true);
-  Rounds writes;
+  for (Way& way : ways) way.job.Stage();
   for (int i = 0; i < settings.rounds; ++i) {
-    const double limit = disk.Write(write);
-    job.Stage();
-    writes.Add(rate(job.Write()), rate(limit));
-    job.Drop();
+    for (Way& way : ways) {
+      const double limit = disk.Write(write);
+      way.job.Stage();
+      const double cpu = CpuSeconds();
+      way.writes.Add(rate(way.job.Write()), rate(limit));
+      way.write_cpu += CpuSeconds() - cpu;
+      way.job.Drop();
+    }
   }
-  Print("storage_durable_write", writes, 0.90, Better::kHigher, "GB/s");
   const Loop read = disk.Best(false);
-  job.Stage();
-  job.Write();
-  job.Commit();
-  Rounds reads;
-  for (int i = 0; i < settings.rounds; ++i) {
-    const double limit = disk.Read(read);
-    reads.Add(rate(job.Load()), rate(limit));
+  for (Way& way : ways) {
+    way.job.Stage();
+    way.job.Write();
+    way.job.Commit();
   }
-  Print("storage_cold_restore_verified", reads, 0.95, Better::kHigher, "GB/s");
+  for (int i = 0; i < settings.rounds; ++i) {
+    for (Way& way : ways) {
+      const double limit = disk.Read(read);
+      const double cpu = CpuSeconds();
+      way.reads.Add(rate(way.job.Load()), rate(limit));
+      way.read_cpu += CpuSeconds() - cpu;
+    }
+  }
+  const double gib = static_cast<double>(job.bytes()) * settings.rounds / (1 << 30);
+  for (const Way& way : ways) {
+    std::fprintf(stderr, "%s: %.0f ms of a core to write a GiB, %.0f to restore it\n",
+                 way.name.c_str(), way.write_cpu * 1e3 / gib, way.read_cpu * 1e3 / gib);
+    Print("storage_durable_write_" + way.name, way.writes, 0.90, Better::kHigher, "GB/s");
+    Print("storage_cold_restore_verified_" + way.name, way.reads, 0.95, Better::kHigher, "GB/s");
+  }
 }
 
 // A save after one byte of every hundredth chunk has changed.

@@ -17,6 +17,7 @@ ALL_OF_LIBCKPT = ["libckpt/" + layer for layer in (
 L = {
     "libckpt/base": [],
     "libckpt/os": ["libckpt/base"],
+    "libckpt/os/uring": ["libckpt/base", "libckpt/os"],  # for programs: the library may not include it
     "libckpt/format": ["libckpt/base"],
     "libckpt/codec": ["libckpt/base"],
     "libckpt/plan": ["libckpt/base", "libckpt/format"],
@@ -40,12 +41,12 @@ L = {
     "coordinator/store": ["coordinator/core", "libckpt/base", "libckpt/os"],
     "coordinator/ckptd": ["coordinator/core", "coordinator/store", "libckpt/base", "libckpt/os", "proto"],
     "coordinator/run": ["coordinator/gang", "libckpt/base", "libckpt/engine", "libckpt/plan", "libckpt/format", "libckpt/codec",
-                        "libckpt/storage", "libckpt/storage/file", "libckpt/wire", "libckpt/os", "proto"],
+                        "libckpt/storage", "libckpt/storage/file", "libckpt/wire", "libckpt/os", "libckpt/os/uring", "proto"],
     # engine: the header of a staging region that is served to a peer or handed to a new ckpt-run
     "coordinator/agent": ["libckpt/base", "libckpt/os", "libckpt/wire", "libckpt/engine", "proto"],
     # engine and the directory store: what works on checkpoints needs no coordinator; os: a job file is read
     "coordinator/ckptctl": ["libckpt/base", "libckpt/format", "libckpt/codec", "libckpt/device", "libckpt/engine",
-                            "libckpt/storage", "libckpt/storage/file", "libckpt/os", "proto"],
+                            "libckpt/storage", "libckpt/storage/file", "libckpt/os", "libckpt/os/uring", "proto"],
     "integrations": [PUBLIC, "proto"],
     "examples": [PUBLIC, "integrations", "proto"],
     "bench": None,  # measures any layer
@@ -61,7 +62,7 @@ VENDOR = {  # header pattern -> folders that may include it
     r"yaml-cpp/": ["coordinator/ckptctl"],
     r"CLI/": ["coordinator/ckptd", "coordinator/run", "coordinator/agent", "coordinator/ckptctl"],
     r"spdlog/": ["coordinator/ckptd", "coordinator/run", "coordinator/agent"],
-    r"liburing\.h": ["libckpt/os"],
+    r"liburing\.h": ["libckpt/os/uring", "bench"],
     r"cuda|nccl|nvml": ["libckpt/device/cuda", "libckpt/comm/nccl", "integrations/nccl", "tests"],
 }
 HEAVY = r"nlohmann/|grpc|CLI/|spdlog/|yaml-cpp/"  # not in headers of libckpt

@@ -8,6 +8,7 @@
 #include "coordinator/ckptctl/offline.h"
 #include "coordinator/ckptctl/work_progress.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/os/uring/uring_file.h"
 #include "libckpt/storage/file/file_store.h"
 
 namespace ckpt::ckptctl {
@@ -16,7 +17,7 @@ namespace {
 // What a copy that failed has begun is no checkpoint (it has no COMMIT) and is removed again; it
 // was made here, so it is ours to remove.
 Status CopyTo(Target& source, const AttemptId& id, const std::string& to, WorkProgress* progress) {
-  auto store = storage::NewCheckpointDirectory(to, source.job);
+  auto store = storage::NewCheckpointDirectory(os::UringFileSystem(), to, source.job);
   engine::CopyOptions options;
   options.progress = [progress](uint64_t done, uint64_t total) { progress->Show(done, total); };
   options.cancelled = [] { return InterruptNote::Noted(); };

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <set>
 
+#include "libckpt/os/uring/uring_file.h"
 #include "libckpt/storage/file/file_store.h"
 
 namespace ckpt::ckptctl {
@@ -54,7 +55,8 @@ Result<Target> OpenTarget(const std::string& path) {
   CKPT_ASSIGN_OR_RETURN(const storage::DirectoryKind kind, storage::KindOfDirectory(path));
   Target target;
   if (kind == storage::DirectoryKind::kCheckpoint) {
-    CKPT_ASSIGN_OR_RETURN(target.store, storage::OpenCheckpointDirectory(path));
+    CKPT_ASSIGN_OR_RETURN(target.store,
+                          storage::OpenCheckpointDirectory(os::UringFileSystem(), path));
     CKPT_ASSIGN_OR_RETURN(target.job, target.store->OpenJob({}));
     return target;
   }
@@ -65,7 +67,7 @@ Result<Target> OpenTarget(const std::string& path) {
       message += (i == 0 ? "; jobs in it: " : ", ") + jobs[i];
     return NotFound(message);
   }
-  auto store = storage::OpenFileStore(path);
+  auto store = storage::OpenFileStore(os::UringFileSystem(), path);
   const Result<JobId> job = store->ReadJob();
   if (job.ok()) target.job = *job;
   if (!job.ok() && job.status().code() != Code::kNotFound) return job.status();

@@ -15,6 +15,7 @@
 #include "libckpt/os/file.h"
 #include "libckpt/os/memory_room.h"
 #include "libckpt/os/stream.h"
+#include "libckpt/os/uring/uring_file.h"
 #include "libckpt/storage/file/file_store.h"
 
 namespace ckpt::run {
@@ -113,7 +114,7 @@ Status Runner::PrepareStore() {
     return std::move(made).Annotate("the store " + options.store +
                                     " cannot be written (--store names another)");
   }
-  services_.store = storage::OpenFileStore(options.store);
+  services_.store = storage::OpenFileStore(os::UringFileSystem(), options.store);
   services_.retention = std::make_shared<engine::Retention>(services_.store.get(), options.keep);
   if (options.node_count > 1 && options.gang_token.empty()) {
     CKPT_ASSIGN_OR_RETURN(options.gang_token, GangTokenOf(options.store));

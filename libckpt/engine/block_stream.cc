@@ -53,10 +53,36 @@ Status BlockStream::Fill(ByteSpan span, std::unique_ptr<Block>* full) {
 
 Status BlockStream::Write(std::unique_ptr<Block> block) {
   CKPT_FAULT("engine.write.block");
-  CKPT_RETURN_IF_ERROR(file_->Write(block->offset, block->memory.span().first(block->bytes)));
-  MutexLock lock(mutex_);
-  free_.push_back(std::move(block));
-  return OkStatus();
+  const ByteSpan bytes = block->memory.span().first(block->bytes);
+  if (ahead_max_ == 0) {
+    CKPT_RETURN_IF_ERROR(file_->Write(block->offset, bytes));
+    MutexLock lock(mutex_);
+    free_.push_back(std::move(block));
+    return OkStatus();
+  }
+  CKPT_ASSIGN_OR_RETURN(block->write, file_->Start(block->offset, bytes));
+  {
+    MutexLock lock(mutex_);
+    under_way_.push_back(std::move(block));
+  }
+  return AwaitOldest(ahead_max_);
+}
+
+Status BlockStream::AwaitOldest(size_t most) {
+  Status first;
+  for (;;) {
+    std::unique_ptr<Block> oldest;
+    {
+      MutexLock lock(mutex_);
+      if (under_way_.size() <= most) return first;
+      oldest = std::move(under_way_.front());
+      under_way_.pop_front();
+    }
+    Status written = file_->Await(oldest->write);
+    if (!written.ok() && first.ok()) first = std::move(written);
+    MutexLock lock(mutex_);
+    free_.push_back(std::move(oldest));
+  }
 }
 
 std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
@@ -75,7 +101,8 @@ std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
 }
 
 Status BlockStream::Flush() {
-  return current_ == nullptr ? OkStatus() : Write(std::move(current_));
+  if (current_ != nullptr) CKPT_RETURN_IF_ERROR(Write(std::move(current_)));
+  return AwaitAll();
 }
 
 }  // namespace ckpt::engine

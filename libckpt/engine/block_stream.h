@@ -2,13 +2,20 @@
 // fills a block of it writes that block, outside of the lock, while the others go on. Blocks are
 // aligned, so that they go past the page cache.
 //
+// Where the file has a queue (FileWriter::depth), a block is only handed to it, and few threads
+// keep kBlocksAheadMax blocks under way; where it has none, each thread waits for its own.
+//
 // The tempting alternative, a queue to writer threads, needs the same turns and a second hand-over.
 //
 // I1  Part n is appended after part n - 1; after the first failure nobody waits any more.
-// I2  Memory: one block for each thread that appends, and one that is being filled.
+// I2  Memory: one block for each thread that appends, one that is being filled, and kBlocksAheadMax
+//     under way: whoever would start one more waits for the oldest.
+// I3  A block's memory outlives its write; every write has ended before Flush returns.
 #pragma once
 
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,14 +28,17 @@ namespace ckpt::engine {
 
 // A write to a disk waits more than it computes: more threads than cores.
 inline constexpr uint32_t kWriteThreadsDefault = 8;
-inline constexpr uint64_t kWriteBlockBytes = uint64_t{2} << 20;
 
 class BlockStream {
  public:
-  // `bytes_max`: no more will be appended; a small file takes small blocks.
-  BlockStream(storage::FileWriter* file, uint64_t bytes_max)
+  // `bytes_max`: no more will be appended; a small file takes small blocks. `block_bytes`: whole
+  // pages.
+  BlockStream(storage::FileWriter* file, uint64_t bytes_max,
+              uint64_t block_bytes = kWriteBlockBytes)
       : file_(file),
-        block_bytes_(std::clamp(AlignUp(bytes_max, kPageBytes), kPageBytes, kWriteBlockBytes)) {}
+        ahead_max_(file->depth() > 1 ? std::min(file->depth(), kBlocksAheadMax) : 0),
+        block_bytes_(std::clamp(AlignUp(bytes_max, kPageBytes), kPageBytes, block_bytes)) {}
+  ~BlockStream() { AwaitAll().IgnoreError(); }  // I3
 
   // Waits for part `number`'s turn, tells where the part begins in the file, and appends `spans`.
   // `placed` runs in turn. Blocks: on disk if a block is full. Errors: those of the file; kAborted
@@ -50,6 +60,11 @@ class BlockStream {
   }
   // The last block. Pre: every part was appended.
   Status Flush();
+  // Threads that keep the disk busy if nobody says how many.
+  uint32_t ThreadsFor(uint32_t wanted) const {
+    if (wanted != 0) return wanted;
+    return ahead_max_ > 0 ? kThreadsBesideQueue : kWriteThreadsDefault;
+  }
   // After a failure elsewhere: lets those go that wait for their turn.
   void Fail();
 
@@ -59,6 +74,7 @@ class BlockStream {
     AlignedBuffer memory;
     uint64_t offset = 0;
     uint64_t bytes = 0;
+    storage::StartedWrite write;
   };
   Status AwaitTurn(uint64_t number);
   void EndTurn(uint64_t number, const Status& status);
@@ -66,9 +82,13 @@ class BlockStream {
   // written at once.
   Status Fill(ByteSpan span, std::unique_ptr<Block>* full);
   Status Write(std::unique_ptr<Block> block);
+  // Waits until at most `most` are under way.
+  Status AwaitOldest(size_t most);
+  Status AwaitAll() { return AwaitOldest(0); }
   std::unique_ptr<Block> TakeBlock(uint64_t offset);
 
   storage::FileWriter* const file_;
+  const uint32_t ahead_max_;  // 0: nothing goes on by itself
   const uint64_t block_bytes_;
   // Only whoever has the turn touches these.
   uint64_t at_ = 0;
@@ -79,6 +99,7 @@ class BlockStream {
   uint64_t next_ CKPT_GUARDED_BY(mutex_) = 0;
   bool failed_ CKPT_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<Block>> free_ CKPT_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Block>> under_way_ CKPT_GUARDED_BY(mutex_);  // oldest first
 };
 
 // Consecutive chunks that one thread takes at once: about a block, at least one chunk.
@@ -101,11 +122,17 @@ std::vector<Part> PartsOf(const Chunks& chunks) {
   return parts;
 }
 
-// Runs `write(number, part, thread)` for every part on a few threads; whichever way one ends, the
+// What a part needs before it is written, begun beforehand (ParallelAhead).
+struct BegunAhead {
+  uint32_t parts = 0;
+  std::function<void(const Part& part, uint32_t slot)> begin;
+};
+
+// Runs `write(number, part, slot)` for every part on a few threads; whichever way one ends, the
 // others do not wait for it. Then the last block.
 template <typename Write>
 Status WriteParts(const std::vector<Part>& parts, uint32_t threads, BlockStream* stream,
-                  const Write& write) {
+                  const Write& write, const BegunAhead& ahead = {}) {
   class FailUnlessDone {
    public:
     explicit FailUnlessDone(BlockStream* s) : stream_(s) {}
@@ -117,13 +144,15 @@ Status WriteParts(const std::vector<Part>& parts, uint32_t threads, BlockStream*
    private:
     BlockStream* stream_;
   };
-  CKPT_RETURN_IF_ERROR(ParallelFor(parts.size(), threads == 0 ? kWriteThreadsDefault : threads,
-                                   [&](uint64_t i, uint32_t thread) -> Status {
-                                     FailUnlessDone guard(stream);
-                                     CKPT_RETURN_IF_ERROR(write(i, parts[i], thread));
-                                     guard.Done();
-                                     return OkStatus();
-                                   }));
+  CKPT_RETURN_IF_ERROR(ParallelAhead(
+      parts.size(), stream->ThreadsFor(threads), ahead.parts,
+      [&](uint64_t i, uint32_t slot) { ahead.begin(parts[i], slot); },
+      [&](uint64_t i, uint32_t slot) -> Status {
+        FailUnlessDone guard(stream);
+        CKPT_RETURN_IF_ERROR(write(i, parts[i], slot));
+        guard.Done();
+        return OkStatus();
+      }));
   return stream->Flush();
 }
 

@@ -14,13 +14,31 @@
 #include "libckpt/base/ids.h"
 #include "libckpt/base/mutex.h"
 #include "libckpt/format/shard.h"
+#include "libckpt/storage/store.h"
 
 namespace ckpt::engine {
 
-// What one thread fetches into: a chunk as it is stored, and what it was decoded to.
+// What one chunk is fetched into: as it is stored, and what it was decoded to. Of one thread at a
+// time.
 struct ChunkScratch {
+  // A fetch into `stored` that goes on by itself.
+  struct Begun {
+    std::shared_ptr<const storage::FileReader> file;
+    uint64_t chunk = 0;
+    storage::StartedFetch fetch;
+  };
+  ChunkScratch() = default;
+  ~ChunkScratch() { Drop(); }
+  ChunkScratch(const ChunkScratch&) = delete;
+  ChunkScratch& operator=(const ChunkScratch&) = delete;
+  // What was begun and is not wanted any more.
+  void Drop() {
+    if (begun) begun->file->AwaitFetch(begun->fetch).status().IgnoreError();
+    begun.reset();
+  }
   AlignedBuffer stored;
   std::vector<std::byte> decoded;
+  std::optional<Begun> begun;
 };
 
 class ChunkSource {
@@ -36,6 +54,13 @@ class ChunkSource {
   // Threads: safe, each with its own scratch.
   virtual Status Fetch(uint64_t chunk, bool verify, ChunkScratch* scratch,
                        std::vector<ByteSpan>* out) const = 0;
+  // Begins what Fetch of the same chunk into the same scratch ends, where depth() > 1. Errors come
+  // with Fetch.
+  virtual void Prefetch(uint64_t /*chunk*/, ChunkScratch* /*scratch*/) const {}
+  // How many chunks can be on their way without a thread for each.
+  virtual uint32_t depth() const { return 1; }
+  // Threads that fetch best if nobody says how many; 0: as many as copy.
+  virtual uint32_t readers() const { return 0; }
   // The seed of a chunk's digest, where the caller had better take it itself while it copies the
   // bytes out of memory, so that they are read once; nullopt where Fetch verifies.
   virtual std::optional<uint64_t> SeedOf(uint64_t) const { return std::nullopt; }

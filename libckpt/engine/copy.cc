@@ -1,6 +1,7 @@
 #include "libckpt/engine/copy.h"
 
 #include <atomic>
+#include <deque>
 
 #include "libckpt/base/fault.h"
 #include "libckpt/engine/block_stream.h"
@@ -45,12 +46,17 @@ class Copier {
     for (const format::ChunkEntry& chunk : index.chunks) bytes += chunk.stored_bytes;
     CKPT_ASSIGN_OR_RETURN(auto file, to_->CreateFile(manifest.id, entry.name, bytes));
     BlockStream stream(file.get(), bytes);
-    std::vector<ChunkScratch> scratch(kCopyThreadsMax);
-    const auto write = [&](uint64_t i, const Part& part, uint32_t thread) -> Status {
-      return CopyPart(*source, i, part, &index, &stream, &scratch[thread]);
+    const uint32_t ahead = ReadsAhead(source->depth(), stream.ThreadsFor(options_.threads));
+    std::deque<ChunkScratch> scratch(AheadSlots(ahead));
+    const auto write = [&](uint64_t i, const Part& part, uint32_t slot) -> Status {
+      return CopyPart(*source, i, part, &index, &stream, &scratch[slot]);
     };
-    CKPT_RETURN_IF_ERROR(WriteParts(OneByOne(index), options_.threads, &stream, write)
-                             .Annotate("writing " + entry.name));
+    const auto begin = [&](const Part& part, uint32_t slot) {
+      source->Prefetch(part.first, &scratch[slot]);
+    };
+    CKPT_RETURN_IF_ERROR(
+        WriteParts(OneByOne(index), options_.threads, &stream, write, {ahead, begin})
+            .Annotate("writing " + entry.name));
     CKPT_RETURN_IF_ERROR(file->Finish());
     index.file_bytes = copied->bytes = bytes;
     const std::string encoded = index.Encode();

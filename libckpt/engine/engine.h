@@ -63,6 +63,7 @@ struct WriteSettings {
 
 struct WriteOptions : WriteSettings {
   uint64_t chunk_bytes = kChunkBytesDefault;
+  uint64_t block_bytes = kWriteBlockBytes;  // of the file, written at once: whole pages
   std::function<void(uint64_t done, uint64_t total)> progress;
   std::function<bool()> cancelled;  // polled between chunks
   // Not empty: goes into the files' names, so that they lie beside what another process may have

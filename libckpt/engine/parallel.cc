@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "libckpt/base/guard.h"
+#include "libckpt/base/limits.h"
 #include "libckpt/base/mutex.h"
 
 namespace ckpt::engine {
@@ -78,6 +81,40 @@ Status ParallelFor(uint64_t count, uint32_t threads,
   for (const Worker& worker : workers) pthread_join(worker.thread, nullptr);
   MutexLock lock(shared.mutex);
   return shared.first_error;
+}
+
+uint32_t ReadsAhead(uint32_t depth, uint32_t threads) {
+  if (depth <= 1) return 0;
+  return std::max(1u, std::min(depth, kFileDepthMax) / CopyThreads(threads)) - 1;
+}
+
+Status ParallelAhead(uint64_t count, uint32_t threads, uint32_t ahead,
+                     const std::function<void(uint64_t, uint32_t)>& begin,
+                     const std::function<Status(uint64_t, uint32_t)>& body) {
+  if (ahead == 0) return ParallelFor(count, threads, body);
+  std::atomic<uint64_t> next{0};
+  const auto work = [&](uint64_t, uint32_t thread) -> Status {
+    std::deque<std::pair<uint64_t, uint32_t>> begun;
+    uint32_t turn = 0;
+    for (;;) {
+      while (begun.size() <= ahead) {
+        const uint64_t index = next.fetch_add(1);
+        if (index >= count) break;
+        const uint32_t slot = thread * (ahead + 1) + turn++ % (ahead + 1);
+        begin(index, slot);
+        begun.emplace_back(index, slot);
+      }
+      if (begun.empty()) return OkStatus();
+      Status status =
+          NoThrow("copying", [&] { return body(begun.front().first, begun.front().second); });
+      if (!status.ok()) {
+        next.store(count);
+        return status;
+      }
+      begun.pop_front();
+    }
+  };
+  return ParallelFor(CopyThreads(threads), threads, work);
 }
 
 }  // namespace ckpt::engine

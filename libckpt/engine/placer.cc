@@ -112,10 +112,18 @@ class Loader {
 
   Status Run() {
     GroupByChunk();
-    std::deque<ThreadState> threads(kCopyThreadsMax);
-    return ParallelFor(tasks_.size(), options_.threads, [&](uint64_t i, uint32_t thread) {
-      return RunTask(tasks_[i], &threads[thread]);
-    });
+    if (tasks_.empty()) return OkStatus();
+    // All shards of a checkpoint are files of one store.
+    const ChunkSource& first = *sources_[tasks_.front().source];
+    const uint32_t threads = options_.threads != 0 ? options_.threads : first.readers();
+    const uint32_t ahead = ReadsAhead(first.depth(), threads);
+    std::deque<ThreadState> slots(AheadSlots(ahead));
+    return ParallelAhead(
+        tasks_.size(), threads, ahead,
+        [&](uint64_t i, uint32_t slot) {
+          sources_[tasks_[i].source]->Prefetch(tasks_[i].chunk, &slots[slot].scratch);
+        },
+        [&](uint64_t i, uint32_t slot) { return RunTask(tasks_[i], &slots[slot]); });
   }
 
  private:

@@ -82,21 +82,14 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 SourceReader::SourceReader(std::string description, AttemptId id,
                            std::vector<format::RankLayout> layouts,
                            std::vector<format::RankValues> values, SourceSet sources,
-                           uint32_t threads, uint64_t verify_bytes)
+                           uint64_t verify_bytes)
     : description_(std::move(description)),
       id_(id),
       layouts_(std::move(layouts)),
       values_(std::move(values)),
       sources_(std::move(sources)),
-      threads_(threads),
       verify_bytes_(verify_bytes),
       catalog_(layouts_, sources_) {}
-
-LoadOptions SourceReader::WithThreads(const LoadOptions& options) const {
-  LoadOptions with = options;
-  if (with.threads == 0) with.threads = threads_;
-  return with;
-}
 
 Result<format::RankValues> SourceReader::Values(Rank rank) const {
   auto values = ValuesOf(values_, rank);
@@ -108,8 +101,7 @@ Status SourceReader::Load(Rank rank, const std::vector<LiveTensor>& targets,
                           const LoadOptions& options) {
   auto wanted = catalog_.Match(rank, targets, options);
   if (!wanted.ok()) return std::move(wanted).status().Annotate(description_);
-  return Place(catalog_, sources_, rank, wanted.value(), WithThreads(options))
-      .Annotate(description_);
+  return Place(catalog_, sources_, rank, wanted.value(), options).Annotate(description_);
 }
 
 namespace {
@@ -121,17 +113,21 @@ Status VerifySource(const ChunkSource& source, uint64_t order, const LoadOptions
     ChunkScratch bytes;
     std::vector<ByteSpan> spans;
   };
-  std::deque<Scratch> scratch(kCopyThreadsMax);
-  return ParallelFor(source.chunks().size(), options.threads,
-                     [&](uint64_t c, uint32_t thread) -> Status {
-                       Scratch& mine = scratch[thread];
-                       Status status = source.Fetch(c, /*verify=*/true, &mine.bytes, &mine.spans);
-                       if (status.ok()) status = source.Inspect(c, mine.spans);
-                       if (!status.ok() && !IsDamage(status)) return status;
-                       if (!status.ok()) damage->Add(order + c, status.message());
-                       progress(source.chunks()[c].end - source.chunks()[c].begin);
-                       return OkStatus();
-                     });
+  const uint32_t threads = options.threads != 0 ? options.threads : source.readers();
+  const uint32_t ahead = ReadsAhead(source.depth(), threads);
+  std::deque<Scratch> scratch(AheadSlots(ahead));
+  return ParallelAhead(
+      source.chunks().size(), threads, ahead,
+      [&](uint64_t c, uint32_t slot) { source.Prefetch(c, &scratch[slot].bytes); },
+      [&](uint64_t c, uint32_t slot) -> Status {
+        Scratch& mine = scratch[slot];
+        Status status = source.Fetch(c, /*verify=*/true, &mine.bytes, &mine.spans);
+        if (status.ok()) status = source.Inspect(c, mine.spans);
+        if (!status.ok() && !IsDamage(status)) return status;
+        if (!status.ok()) damage->Add(order + c, status.message());
+        progress(source.chunks()[c].end - source.chunks()[c].begin);
+        return OkStatus();
+      });
 }
 
 }  // namespace
@@ -153,8 +149,8 @@ Status SourceReader::Verify(const LoadOptions& options) {
       damage.Add(order++, source.status().message());
       continue;
     }
-    CKPT_RETURN_IF_ERROR(VerifySource(**source, order, WithThreads(options), progress, &damage)
-                             .Annotate(description_));
+    CKPT_RETURN_IF_ERROR(
+        VerifySource(**source, order, options, progress, &damage).Annotate(description_));
     order += (*source)->chunks().size();
   }
   return damage.ToStatus().Annotate(description_);

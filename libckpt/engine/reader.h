@@ -17,12 +17,10 @@ Result<format::RankValues> ValuesOf(const std::vector<format::RankValues>& value
 
 class SourceReader : public CheckpointReader {
  public:
-  // `description` for messages: "checkpoint s10.e1.a1 in /data/ckpt/gpt". `threads`: what a load
-  // takes that does not say; 0: as many as copy best. `verify_bytes`: the total that Verify's
-  // progress names.
+  // `description` for messages: "checkpoint s10.e1.a1 in /data/ckpt/gpt". `verify_bytes`: the total
+  // that Verify's progress names.
   SourceReader(std::string description, AttemptId id, std::vector<format::RankLayout> layouts,
-               std::vector<format::RankValues> values, SourceSet sources, uint32_t threads,
-               uint64_t verify_bytes);
+               std::vector<format::RankValues> values, SourceSet sources, uint64_t verify_bytes);
 
   AttemptId id() const override { return id_; }
   uint32_t world() const override { return static_cast<uint32_t>(layouts_.size()); }
@@ -39,9 +37,7 @@ class SourceReader : public CheckpointReader {
   const AttemptId id_;
   const std::vector<format::RankLayout> layouts_;
   const std::vector<format::RankValues> values_;
-  LoadOptions WithThreads(const LoadOptions& options) const;
   const SourceSet sources_;
-  const uint32_t threads_;
   const uint64_t verify_bytes_;
   const Catalog catalog_;
 };

@@ -167,7 +167,7 @@ Result<std::unique_ptr<CheckpointReader>> OpenStaged(std::vector<StagingRegion> 
   }
   return std::unique_ptr<CheckpointReader>(std::make_unique<SourceReader>(
       "staged generation " + std::to_string(info.generation) + " (" + info.id.ToString() + ")",
-      info.id, std::move(layouts), std::move(values), std::move(sources), /*threads=*/0, bytes));
+      info.id, std::move(layouts), std::move(values), std::move(sources), bytes));
 }
 
 bool CoversRank(const std::vector<StagingRegion>& regions, const format::RankLayout& layout) {

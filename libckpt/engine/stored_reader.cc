@@ -10,8 +10,6 @@
 namespace ckpt::engine {
 namespace {
 
-constexpr uint32_t kReadThreads = 8;  // direct reads wait for the disk: so many are in flight
-
 Result<std::unique_ptr<SourceReader>> Open(storage::Store* store, const AttemptId& id,
                                            const std::string& description) {
   CKPT_ASSIGN_OR_RETURN(format::Manifest read, ReadVerifiedManifest(store, id));
@@ -31,7 +29,7 @@ Result<std::unique_ptr<SourceReader>> Open(storage::Store* store, const AttemptI
         });
   }
   return std::make_unique<SourceReader>(description, id, std::move(layouts), std::move(values),
-                                        std::move(sources), kReadThreads, bytes);
+                                        std::move(sources), bytes);
 }
 
 std::string Describe(storage::Store* store, const AttemptId& id) {

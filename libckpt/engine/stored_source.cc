@@ -1,9 +1,16 @@
 #include "libckpt/engine/stored_source.h"
 
 #include "libckpt/codec/codec.h"
+#include "libckpt/engine/parallel.h"
 #include "libckpt/engine/stored_files.h"
 
 namespace ckpt::engine {
+namespace {
+
+// Where reads do not go on by themselves, so many threads wait for the disk.
+constexpr uint32_t kReadThreads = 16;
+
+}  // namespace
 
 ShardSource::ShardSource(storage::Store* store, const AttemptId& id, std::string name,
                          format::ShardIndex index, bool several)
@@ -55,14 +62,39 @@ Result<std::shared_ptr<const storage::FileReader>> ShardSource::FileOf(uint8_t o
   return holder.file;
 }
 
+void ShardSource::Prefetch(uint64_t chunk, ChunkScratch* scratch) const {
+  scratch->Drop();
+  const format::ChunkEntry& entry = index_.chunks[chunk];
+  auto file = FileOf(entry.origin);
+  if (!file.ok() || (*file)->depth() == 1) return;
+  const auto fetch = (*file)->StartFetch(entry.stored_offset, entry.stored_bytes, ReuseOf(chunk),
+                                         &scratch->stored);
+  if (fetch.ok()) scratch->begun = {std::move(file).value(), chunk, *fetch};
+}
+
+uint32_t ShardSource::depth() const {
+  const auto file = FileOf(0);
+  return file.ok() ? (*file)->depth() : 1;
+}
+
+uint32_t ShardSource::readers() const { return depth() > 1 ? kThreadsBesideQueue : kReadThreads; }
+
+Result<ByteSpan> ShardSource::FetchStored(uint64_t chunk, ChunkScratch* scratch) const {
+  const format::ChunkEntry& entry = index_.chunks[chunk];
+  CKPT_ASSIGN_OR_RETURN(const auto file, FileOf(entry.origin));
+  if (scratch->begun && (scratch->begun->file != file || scratch->begun->chunk != chunk))
+    scratch->Drop();
+  if (scratch->begun) {
+    const ChunkScratch::Begun begun = *std::exchange(scratch->begun, std::nullopt);
+    return file->AwaitFetch(begun.fetch);
+  }
+  return file->Fetch(entry.stored_offset, entry.stored_bytes, ReuseOf(chunk), &scratch->stored);
+}
+
 Result<ShardSource::Bytes> ShardSource::FetchBoth(uint64_t chunk, bool verify,
                                                   ChunkScratch* scratch) const {
   const format::ChunkEntry& entry = index_.chunks[chunk];
-  const auto file = FileOf(entry.origin);
-  if (!file.ok()) return Status(file.status()).Annotate(Where(chunk));
-  const auto reuse = shared_[chunk] ? storage::Reuse::kShared : storage::Reuse::kOnce;
-  const auto stored =
-      (*file)->Fetch(entry.stored_offset, entry.stored_bytes, reuse, &scratch->stored);
+  const auto stored = FetchStored(chunk, scratch);
   if (!stored.ok()) return Status(stored.status()).Annotate(Where(chunk));
   Bytes bytes{*stored, *stored};
   if (entry.codec != format::Codec::kRaw) {

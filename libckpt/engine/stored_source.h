@@ -27,6 +27,9 @@ class ShardSource : public ChunkSource {
   const std::vector<format::ChunkRange>& chunks() const override { return chunks_; }
   Status Fetch(uint64_t chunk, bool verify, ChunkScratch* scratch,
                std::vector<ByteSpan>* out) const override;
+  void Prefetch(uint64_t chunk, ChunkScratch* scratch) const override;
+  uint32_t depth() const override;
+  uint32_t readers() const override;
   Status Inspect(uint64_t chunk, const std::vector<ByteSpan>& bytes) const override;
 
   const format::ShardIndex& index() const { return index_; }
@@ -47,6 +50,10 @@ class ShardSource : public ChunkSource {
   ShardSource(storage::Store* store, const AttemptId& id, std::string name,
               format::ShardIndex index, bool several);
   Result<std::shared_ptr<const storage::FileReader>> FileOf(uint8_t origin) const;
+  Result<ByteSpan> FetchStored(uint64_t chunk, ChunkScratch* scratch) const;
+  storage::Reuse ReuseOf(uint64_t chunk) const {
+    return shared_[chunk] ? storage::Reuse::kShared : storage::Reuse::kOnce;
+  }
   std::string Where(uint64_t chunk) const { return name_ + ": " + index_.DescribeChunk(chunk); }
 
   const std::string name_;

@@ -87,13 +87,16 @@ class ShardWriter {
     const bool whole = !base_ && options_.compression_level == 0;
     CKPT_ASSIGN_OR_RETURN(auto file,
                           store_->CreateFile(id_, name, whole ? layout_.stream_bytes : 0));
-    BlockStream stream(file.get(), layout_.stream_bytes);
+    BlockStream stream(file.get(), layout_.stream_bytes, options_.block_bytes);
     const std::vector<Part> parts = PartsOf(layout_.chunks);
     std::vector<Scratch> scratch(kCopyThreadsMax);
-    CKPT_RETURN_IF_ERROR(WriteParts(parts, options_.threads, &stream,
-                                    [&](uint64_t i, const Part& part, uint32_t thread) {
-                                      return WritePart(i, part, &stream, &scratch[thread]);
-                                    }));
+    // Compression is work for as many cores as there are.
+    const bool works = options_.threads == 0 && options_.compression_level > 0;
+    const uint32_t threads = works ? kWriteThreadsDefault : options_.threads;
+    CKPT_RETURN_IF_ERROR(
+        WriteParts(parts, threads, &stream, [&](uint64_t i, const Part& part, uint32_t thread) {
+          return WritePart(i, part, &stream, &scratch[thread]);
+        }));
     CKPT_FAULT("engine.write.finish");
     return file->Finish();
   }

@@ -5,6 +5,22 @@
 
 namespace ckpt::os {
 
+Result<Transfer> File::StartWrite(uint64_t offset, ByteSpan data) {
+  CKPT_RETURN_IF_ERROR(PWrite(offset, data));
+  // Never written to: a transfer of either direction names its memory in one way.
+  auto* memory = const_cast<std::byte*>(data.data());
+  return Transfer{0, true, offset, {memory, data.size()}};
+}
+
+Result<Transfer> File::StartRead(uint64_t offset, MutableByteSpan out) {
+  return Transfer{0, false, offset, out};
+}
+
+Result<size_t> File::Await(const Transfer& transfer) {
+  if (transfer.write) return transfer.memory.size();
+  return PReadSome(transfer.offset, transfer.memory);
+}
+
 Result<bool> Exists(FileSystem& fs, const std::string& path) {
   const Result<FileStat> stat = fs.Stat(path);
   if (stat.ok()) return true;

@@ -53,9 +53,18 @@ struct OpenOptions {
   }
 };
 
+// A read or write that may be under way; 0: it is not, and is made by Await if it was not yet.
+struct Transfer {
+  uint64_t number = 0;
+  bool write = false;
+  uint64_t offset = 0;
+  MutableByteSpan memory;
+};
+
 class File {
  public:
-  virtual ~File() = default;  // closes without checking; a writer calls Close
+  // Closes without checking; a writer calls Close. Waits for what is under way.
+  virtual ~File() = default;
 
   // All of `data` at `offset`. Threads: safe for disjoint ranges. Errors: kResourceExhausted for a
   // full disk; maybe applied, in part.
@@ -64,6 +73,18 @@ class File {
   virtual Status PRead(uint64_t offset, MutableByteSpan out) = 0;
   // Up to out.size() bytes; fewer only at the end of the file, 0 beyond it. Threads: safe.
   virtual Result<size_t> PReadSome(uint64_t offset, MutableByteSpan out) = 0;
+  // PWrite and PReadSome that go on by themselves where the kernel queues them (depth() > 1): the
+  // memory belongs to them until Await, which is called once for each and before Sync, and says
+  // how much was moved; of a write, all. Threads: safe, as those.
+  // Blocks: while depth() transfers are under way. Errors: those of PWrite and PRead, at the latest
+  // of Await.
+  virtual Result<Transfer> StartWrite(uint64_t offset, ByteSpan data);
+  virtual Result<Transfer> StartRead(uint64_t offset, MutableByteSpan out);
+  virtual Result<size_t> Await(const Transfer& transfer);
+  // How many can be under way; 1: whoever starts one makes it.
+  virtual uint32_t depth() const { return 1; }
+  // What the kernel knows it by, for its queues; -1: nothing.
+  virtual int descriptor() const { return -1; }
   // Reserves space for `bytes` from the start without changing the size. OK also where the file
   // system cannot; kResourceExhausted if there is no room.
   virtual Status Allocate(uint64_t bytes) = 0;

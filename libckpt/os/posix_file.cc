@@ -74,6 +74,7 @@ class PosixFile final : public File {
     paced_ = !direct_;
   }
   bool direct() const override { return direct_; }
+  int descriptor() const override { return fd_.get(); }
   // A data loader that outlives its rank would keep a file open that nobody may remove or unmount.
   void CloseInChildren() { closed_in_children_.emplace(fd_.get()); }
 

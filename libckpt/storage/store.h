@@ -21,6 +21,12 @@
 
 namespace ckpt::storage {
 
+struct StartedWrite {
+  uint64_t number = 0;  // 0: it is made
+  uint64_t offset = 0;
+  ByteSpan data;
+};
+
 // Writes one file of an attempt, in any order of offsets; not visible before the attempt's COMMIT.
 // What is written in whole pages, from page-aligned memory, goes past the page cache where the file
 // system can; only the end of the file may be less than a page.
@@ -29,6 +35,17 @@ class FileWriter {
   virtual ~FileWriter() = default;
   // Threads: safe for disjoint ranges.
   virtual Status Write(uint64_t offset, ByteSpan data) = 0;
+  // The same, but may go on after it returns, where depth() > 1: `data` must stay until Await,
+  // which is called once for each Start, from any thread, and before Finish. Blocks: while depth()
+  // are under way.
+  virtual Result<StartedWrite> Start(uint64_t offset, ByteSpan data) {
+    CKPT_RETURN_IF_ERROR(Write(offset, data));
+    return StartedWrite{0, offset, data};
+  }
+  virtual Status Await(const StartedWrite& /*write*/) { return OkStatus(); }
+  // How many writes may be under way; 1: none goes on by itself, and threads must be as many as
+  // writes.
+  virtual uint32_t depth() const { return 1; }
   // Syncs data and size, closes. A failed sync is terminal: every later call fails.
   // Durable: the file's data; its directory entry only after the attempt's Commit.
   virtual Status Finish() = 0;
@@ -37,6 +54,14 @@ class FileWriter {
 // Whether other processes of this node will read the same bytes: then they come from the page cache
 // for all but the first, else it is left alone.
 enum class Reuse { kOnce, kShared };
+
+// A Fetch that may be under way; number 0: AwaitFetch makes it.
+struct StartedFetch {
+  uint64_t number = 0;
+  uint64_t offset = 0, bytes = 0;
+  Reuse reuse = Reuse::kOnce;
+  AlignedBuffer* scratch = nullptr;
+};
 
 class FileReader {
  public:
@@ -53,6 +78,16 @@ class FileReader {
     CKPT_RETURN_IF_ERROR(Read(offset, out));
     return ByteSpan(out);
   }
+  // Fetch in two parts: it goes on between them where depth() > 1, and `scratch` is its own until
+  // AwaitFetch, which is called once for each. Blocks: while depth() are under way.
+  virtual Result<StartedFetch> StartFetch(uint64_t offset, uint64_t bytes, Reuse reuse,
+                                          AlignedBuffer* scratch) const {
+    return StartedFetch{0, offset, bytes, reuse, scratch};
+  }
+  virtual Result<ByteSpan> AwaitFetch(const StartedFetch& fetch) const {
+    return Fetch(fetch.offset, fetch.bytes, fetch.reuse, fetch.scratch);
+  }
+  virtual uint32_t depth() const { return 1; }
 };
 
 // What an epoch may still see of older epochs, plus what the store knows of the epoch itself.

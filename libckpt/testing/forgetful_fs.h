@@ -32,7 +32,9 @@ class ForgetfulFs : public os::FileSystem {
     bool dir_sync_lies = false;
   };
   ForgetfulFs() = default;
-  explicit ForgetfulFs(Bugs bugs) : bugs_(bugs) {}
+  // `queued`: a write that is started is made from its memory when it is awaited, as late as a
+  // kernel's queue may make it.
+  explicit ForgetfulFs(Bugs bugs, bool queued = false) : bugs_(bugs), queued_(queued) {}
 
   // Every operation fails from here on.
   void PowerOff() {
@@ -199,6 +201,17 @@ class ForgetfulFs : public os::FileSystem {
       CKPT_RETURN_IF_ERROR(Usable());
       return static_cast<uint64_t>(node_->bytes.size());
     }
+    Result<os::Transfer> StartWrite(uint64_t offset, ByteSpan data) override {
+      if (!fs_->queued_) return os::File::StartWrite(offset, data);
+      CKPT_FAULT("disk.start");
+      return os::Transfer{1, true, offset, {const_cast<std::byte*>(data.data()), data.size()}};
+    }
+    Result<size_t> Await(const os::Transfer& transfer) override {
+      if (transfer.number == 0) return os::File::Await(transfer);
+      CKPT_RETURN_IF_ERROR(PWrite(transfer.offset, transfer.memory));
+      return transfer.memory.size();
+    }
+    uint32_t depth() const override { return fs_->queued_ ? 4 : 1; }
     const std::string& path() const override { return path_; }
 
    private:
@@ -317,6 +330,7 @@ class ForgetfulFs : public os::FileSystem {
   }
 
   const Bugs bugs_{};
+  const bool queued_ = false;
   Mutex mutex_;
   const NodePtr root_ = NewRoot();
   bool powered_ CKPT_GUARDED_BY(mutex_) = true;

@@ -43,9 +43,9 @@ struct Losses {
 };
 
 // Loses power at step `nth` of the work, and again at step `second` of the recovery (0: not).
-// False if there are not so many steps.
+// False if there are not so many steps. By odd seeds writes are made when they are awaited.
 bool Lose(ForgetfulFs::Bugs bugs, uint64_t nth, uint64_t second, uint64_t seed, Losses* losses) {
-  ForgetfulFs fs(bugs);
+  ForgetfulFs fs(bugs, /*queued=*/seed % 2 == 1);
   int64_t acknowledged = 0;
   bool fired = false;
   {

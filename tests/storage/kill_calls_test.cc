@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 
+#include "libckpt/os/uring/uring_file.h"
 #include "tests/storage/small_job.h"
 
 namespace ckpt::engine::testing {
@@ -21,8 +22,8 @@ constexpr int kSliceStride = 149;
 constexpr int64_t kLastStep = 4;
 
 // What the child does; it writes one byte for each step that it was told is durable.
-[[noreturn]] void SaveAndPrune(const std::string& directory, int told) {
-  SmallJob job(directory);
+[[noreturn]] void SaveAndPrune(const std::string& directory, os::FileSystem& fs, int told) {
+  SmallJob job(directory, fs);
   if (!job.Save(1).ok() || ::write(told, "1", 1) != 1) ::_exit(2);
   if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(3);
   ::raise(SIGSTOP);  // from here on calls are counted
@@ -71,13 +72,13 @@ int BytesIn(int pipe) {
 }
 
 // False if the child came to its end before the n-th stop.
-bool KillOnceAt(int n) {
+bool KillOnceAt(os::FileSystem& fs, int n) {
   const Scratch scratch;
   const std::string directory = scratch.path() + "/job";
   int told[2] = {-1, -1};
   EXPECT_EQ(::pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
   const pid_t child = ::fork();
-  if (child == 0) SaveAndPrune(directory, told[1]);
+  if (child == 0) SaveAndPrune(directory, fs, told[1]);
   const End end = KillAtStop(child, n);
   const int acknowledged = BytesIn(told[0]);
   ::close(told[0]);
@@ -87,7 +88,7 @@ bool KillOnceAt(int n) {
     ::kill(child, SIGKILL);
     return false;
   }
-  SmallJob next(directory);  // claims, and takes back what a removal has left
+  SmallJob next(directory, fs);  // claims, and takes back what a removal has left
   EXPECT_CKPT_OK(next.CheckNewest(acknowledged));
   EXPECT_CKPT_OK(next.Save(kLastStep + 1));
   EXPECT_CKPT_OK(next.CheckNewest(kLastStep + 1));
@@ -104,14 +105,25 @@ bool MayTrace() {
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(KillCalls, WhatWasAcknowledgedLoadsAndTheNextLaunchSaves) {
-  if (!MayTrace()) GTEST_SKIP() << "ptrace is not allowed here";
+void KillAtCalls(os::FileSystem& fs) {
   const bool all = std::getenv("CKPT_SOAK") != nullptr;
   int kills = 0;
-  for (int n = 1; KillOnceAt(n) && !HasFailure(); n += all ? 1 : kSliceStride) ++kills;
-  RecordProperty("kills", kills);
+  for (int n = 1; KillOnceAt(fs, n) && !::testing::Test::HasFailure(); n += all ? 1 : kSliceStride)
+    ++kills;
   EXPECT_GT(kills, 5);
   std::printf("%d kills\n", kills);
+}
+
+TEST(KillCalls, WhatWasAcknowledgedLoadsAndTheNextLaunchSaves) {
+  if (!MayTrace()) GTEST_SKIP() << "ptrace is not allowed here";
+  KillAtCalls(os::PosixFileSystem());
+}
+
+// What goes through io_uring is submitted and reaped by calls too.
+TEST(KillCalls, AlsoWhereTheKernelsQueueWrites) {
+  if (!MayTrace()) GTEST_SKIP() << "ptrace is not allowed here";
+  if (!Queues(os::UringFileSystem())) GTEST_SKIP() << "io_uring or direct I/O is refused here";
+  KillAtCalls(os::UringFileSystem());
 }
 
 }  // namespace

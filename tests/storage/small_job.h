@@ -36,6 +36,7 @@ class SmallJob {
     Claim().IgnoreError();
     gang_.MakeRegions(job_);
     options_.chunk_bytes = 4096;
+    options_.block_bytes = 4096;  // several of each shard
     options_.references = true;
     options_.compression_level = 1;
     options_.threads = 2;
@@ -102,5 +103,14 @@ class Scratch {
  private:
   std::string path_;
 };
+
+// Whether large files there are written by a queue of the kernel.
+inline bool Queues(os::FileSystem& fs) {
+  const Scratch scratch;
+  os::OpenOptions options = os::OpenOptions::CreateNew();
+  options.direct = true;
+  const auto file = fs.Open(scratch.path() + "/probe", options);
+  return file.ok() && (*file)->depth() > 1;
+}
 
 }  // namespace ckpt::engine::testing

@@ -37,8 +37,34 @@ class PosixWriter : public FileWriter {
     return written.ok() ? written : Poison(written);
   }
 
+  Result<StartedWrite> Start(uint64_t offset, ByteSpan data) override {
+    if (data.size() % kPageBytes != 0) return FileWriter::Start(offset, data);  // the file's end
+    CKPT_RETURN_IF_ERROR(Failure());
+    uint64_t end = 0;
+    if (AddOverflows(offset, data.size(), &end))
+      return OutOfRange(file_->path() + ": offset " + std::to_string(offset));
+    auto started = StartNow(offset, data);
+    Grow(end);
+    if (!started.ok()) return Poison(std::move(started).status());
+    if (started->number != 0) ++under_way_;
+    return StartedWrite{started->number, offset, data};
+  }
+
+  Status Await(const StartedWrite& write) override {
+    if (write.number == 0) return OkStatus();
+    auto* memory = const_cast<std::byte*>(write.data.data());
+    const auto done = file_->Await({write.number, true, write.offset, {memory, write.data.size()}});
+    --under_way_;
+    return done.ok() ? OkStatus() : Poison(done.status());
+  }
+
+  uint32_t depth() const override { return file_->depth(); }
+
   Status Finish() override {
     CKPT_RETURN_IF_ERROR(Failure());
+    // What is not written yet would be synced as a hole.
+    if (under_way_ != 0 && !Planted("sync before the last write"))
+      return Poison(Internal(file_->path() + ": finished with writes under way"));
     Status finished = FinishNow();
     if (!finished.ok()) return Poison(std::move(finished));
     Poison(FailedPrecondition(file_->path() + " is finished")).IgnoreError();
@@ -58,6 +84,12 @@ class PosixWriter : public FileWriter {
     std::copy(data.begin() + static_cast<ptrdiff_t>(whole), data.end(), last.data());
     Extend(offset + whole + kPageBytes);
     return file_->PWrite(offset + whole, last.span().first(kPageBytes));
+  }
+
+  Result<os::Transfer> StartNow(uint64_t offset, ByteSpan data) {
+    CKPT_FAULT("store.file.write");
+    if (Planted("ignore a short write")) data = data.first(data.size() / 2);
+    return file_->StartWrite(offset, data);
   }
 
   Status FinishNow() {
@@ -100,6 +132,7 @@ class PosixWriter : public FileWriter {
   const std::unique_ptr<os::File> file_;
   const std::string directory_;
   const uint64_t size_hint_;
+  std::atomic<uint32_t> under_way_{0};
   Mutex mutex_;
   Status failure_ CKPT_GUARDED_BY(mutex_);
   uint64_t extent_bytes_ CKPT_GUARDED_BY(mutex_);
@@ -122,23 +155,57 @@ class PosixReader : public FileReader {
   Result<ByteSpan> Fetch(uint64_t offset, uint64_t bytes, Reuse reuse,
                          AlignedBuffer* scratch) const override {
     CKPT_RETURN_IF_ERROR(CheckRange(offset, bytes));
-    const uint64_t lead = offset % kPageBytes;
-    scratch->Reserve(lead + bytes + kPageBytes);
-    if (reuse == Reuse::kShared || direct_ == nullptr || !direct_->direct()) {
+    if (!Direct(reuse)) {
+      scratch->Reserve(bytes + kPageBytes);
       const MutableByteSpan out = scratch->span().first(bytes);
       CKPT_RETURN_IF_ERROR(Read(offset, out));
       return ByteSpan(out);
     }
-    const MutableByteSpan pages = scratch->span().first(AlignUp(lead + bytes, kPageBytes));
-    const auto got = direct_->PReadSome(offset - lead, pages);
+    const MutableByteSpan pages = PagesOf(offset, bytes, scratch);
+    return Within(offset, bytes, pages, direct_->PReadSome(PageOf(offset), pages));
+  }
+
+  Result<StartedFetch> StartFetch(uint64_t offset, uint64_t bytes, Reuse reuse,
+                                  AlignedBuffer* scratch) const override {
+    StartedFetch fetch{0, offset, bytes, reuse, scratch};
+    if (depth() == 1 || !Direct(reuse)) return fetch;
+    CKPT_RETURN_IF_ERROR(CheckRange(offset, bytes));
+    const MutableByteSpan pages = PagesOf(offset, bytes, scratch);
+    CKPT_ASSIGN_OR_RETURN(const os::Transfer started, direct_->StartRead(PageOf(offset), pages));
+    fetch.number = started.number;
+    return fetch;
+  }
+
+  Result<ByteSpan> AwaitFetch(const StartedFetch& fetch) const override {
+    if (fetch.number == 0) return FileReader::AwaitFetch(fetch);
+    const MutableByteSpan pages = PagesOf(fetch.offset, fetch.bytes, fetch.scratch);
+    return Within(fetch.offset, fetch.bytes, pages,
+                  direct_->Await({fetch.number, false, PageOf(fetch.offset), pages}));
+  }
+
+  uint32_t depth() const override { return direct_ == nullptr ? 1 : direct_->depth(); }
+
+ private:
+  bool Direct(Reuse reuse) const {
+    return reuse != Reuse::kShared && direct_ != nullptr && direct_->direct();
+  }
+  static uint64_t PageOf(uint64_t offset) { return offset / kPageBytes * kPageBytes; }
+  // Where in `scratch` the pages come to lie that hold the range.
+  static MutableByteSpan PagesOf(uint64_t offset, uint64_t bytes, AlignedBuffer* scratch) {
+    const uint64_t lead = offset % kPageBytes;
+    scratch->Reserve(lead + bytes + kPageBytes);
+    return scratch->span().first(AlignUp(lead + bytes, kPageBytes));
+  }
+  // The range within its pages, of which `got` bytes were read.
+  Result<ByteSpan> Within(uint64_t offset, uint64_t bytes, MutableByteSpan pages,
+                          const Result<size_t>& got) const {
+    const uint64_t lead = offset % kPageBytes;
     if (!got.ok() || *got < lead + bytes) {
       return DataLoss((got.ok() ? file_->path() + " ends early" : got.status().message()) + " (" +
                       Range(offset, bytes) + ")");
     }
     return ByteSpan(pages.subspan(lead, bytes));
   }
-
- private:
   Status CheckRange(uint64_t offset, uint64_t bytes) const {
     if (offset <= size_bytes_ && bytes <= size_bytes_ - offset) return OkStatus();
     return DataLoss(file_->path() + " has " + std::to_string(size_bytes_) +

@@ -36,6 +36,21 @@ Status AfterAPowerLoss() {
   return OkStatus();
 }
 
+// A file is not finished while the kernel still writes it.
+Status AQueuedWrite() {
+  ForgetfulFs fs({}, /*queued=*/true);
+  auto store = storage::OpenFileStore(fs, "/store/job");
+  CKPT_RETURN_IF_ERROR(store->OpenJob(JobId{}).status());
+  CKPT_RETURN_IF_ERROR(Claim(*store).status());
+  CKPT_RETURN_IF_ERROR(store->BeginAttempt(Id(1, 10)));
+  CKPT_ASSIGN_OR_RETURN(const auto file, store->CreateFile(Id(1, 10), "data", 2 * kPageBytes));
+  const AlignedBuffer pages(2 * kPageBytes);
+  CKPT_ASSIGN_OR_RETURN(const auto first, file->Start(0, pages.span().first(kPageBytes)));
+  CKPT_RETURN_IF_ERROR(file->Start(kPageBytes, pages.span().subspan(kPageBytes)).status());
+  CKPT_RETURN_IF_ERROR(file->Await(first));
+  return file->Finish().ok() ? DataLoss("finished, and half of it is written") : OkStatus();
+}
+
 Status AfterASave() {
   FastFileWorld world;
   auto store = Actor(world);
@@ -128,6 +143,7 @@ constexpr Bug kBugs[] = {
     {"skip a directory sync", AfterAPowerLoss},
     {"commit before data", AfterAPowerLoss},
     {"ignore a short write", AfterASave},
+    {"sync before the last write", AQueuedWrite},
     {"reuse an epoch", TwoRuns},
     {"drop a fence", TwoRuns},
     {"forget to adopt a draining attempt", ADrain},
