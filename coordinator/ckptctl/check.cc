@@ -1,9 +1,15 @@
 #include "coordinator/ckptctl/check.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "coordinator/ckptctl/check_index.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/engine/parallel.h"
 #include "libckpt/engine/stored_source.h"
 #include "libckpt/format/manifest.h"
 #include "libckpt/format/names.h"
@@ -39,11 +45,16 @@ Result<std::string> ReadAll(storage::Store& store, const AttemptId& id, const st
 
 class Checker {
  public:
-  Checker(storage::Store& store, const AttemptId& id) : store_(store) { report_.id = id; }
+  Checker(storage::Store& store, const AttemptId& id, const CheckProgress& progress)
+      : store_(store), progress_(progress) {
+    report_.id = id;
+  }
 
   Result<CheckReport> Run() {
     CKPT_RETURN_IF_ERROR(CheckRecords());
     if (manifest_) {
+      for (const format::ManifestFile& entry : manifest_->files) total_bytes_ += entry.bytes;
+      for (const format::ManifestOrigin& origin : manifest_->origins) total_bytes_ += origin.bytes;
       for (const format::ManifestFile& entry : manifest_->files)
         CKPT_RETURN_IF_ERROR(CheckShard(entry));
     } else {
@@ -115,20 +126,21 @@ class Checker {
 
   Status CheckShard(const format::ManifestFile& entry) {
     ++report_.shards;
-    auto file = store_.OpenFile(report_.id, entry.name);
-    if (!file.ok()) {
-      CKPT_ASSIGN_OR_RETURN(Damage damage, AsDamage(file.status(), entry.name));
+    auto opened = store_.OpenFile(report_.id, entry.name);
+    if (!opened.ok()) {
+      CKPT_ASSIGN_OR_RETURN(Damage damage, AsDamage(opened.status(), entry.name));
       damage.shard = entry.shard.value();
       damage.tensors = TensorsOfRank(entry.shard);
       report_.damage.push_back(std::move(damage));
       return OkStatus();
     }
-    if ((*file)->size() != entry.bytes) {
-      AddSize(entry.name, entry.shard, (*file)->size(), entry.bytes);
-      if ((*file)->size() < entry.bytes) return OkStatus();
+    const std::shared_ptr<const storage::FileReader> file = std::move(opened).value();
+    if (file->size() != entry.bytes) {
+      AddSize(entry.name, entry.shard, file->size(), entry.bytes);
+      if (file->size() < entry.bytes) return OkStatus();
     }
-    CKPT_ASSIGN_OR_RETURN(const std::optional<format::ShardIndex> index, IndexOf(entry, **file));
-    return index ? CheckChunks(entry, *index, **file) : OkStatus();
+    CKPT_ASSIGN_OR_RETURN(const std::optional<format::ShardIndex> index, IndexOf(entry, *file));
+    return index ? CheckChunks(entry, *index, file) : OkStatus();
   }
 
   // Nothing if the index is damaged beyond use; what was wrong is reported.
@@ -167,28 +179,39 @@ class Checker {
     return rebuilt ? std::optional(rebuilt->index) : none;
   }
 
+  // What is wrong with a chunk, empty if nothing is; or an error that is no damage.
+  using CheckOne = std::function<Result<std::string>(uint64_t chunk, engine::ChunkScratch*)>;
+  using BeginOne = std::function<void(uint64_t chunk, engine::ChunkScratch*)>;
+
   Status CheckChunks(const format::ManifestFile& entry, const format::ShardIndex& index,
-                     const storage::FileReader& file) {
+                     const std::shared_ptr<const storage::FileReader>& file) {
     const bool plain =
         std::all_of(index.chunks.begin(), index.chunks.end(), [](const format::ChunkEntry& chunk) {
           return chunk.codec == format::Codec::kRaw && !chunk.referred();
         });
     if (!plain) return CheckStoredChunks(entry, index);
-    std::vector<std::byte> bytes;
-    for (uint64_t chunk = 0; chunk < index.chunks.size(); ++chunk) {
+    const auto begin = [&](uint64_t chunk, engine::ChunkScratch* scratch) {
       const format::ChunkEntry& at = index.chunks[chunk];
-      ++report_.chunks;
-      report_.bytes += at.stored_bytes;
-      bytes.resize(at.stored_bytes);
-      const Status read = file.Read(at.stored_offset, bytes);
-      if (read.ok() && DigestOf(bytes, index.Seed(chunk)) == at.digest) continue;
-      Damage damage{entry.name, entry.shard.value(), chunk, at.stored_offset,
-                    at.stored_offset + at.stored_bytes};
-      damage.tensors = TensorsOfChunk(index, chunk);
-      damage.what = read.ok() ? "does not have its digest" : read.message();
-      if (read.ok() && chunk == 0) LocalizeHeader(index, AsText(bytes), &damage);
-      report_.damage.push_back(std::move(damage));
-    }
+      const auto fetch = file->StartFetch(at.stored_offset, at.stored_bytes, storage::Reuse::kOnce,
+                                          &scratch->stored);
+      if (fetch.ok()) scratch->begun = {file, chunk, *fetch};
+    };
+    const auto check = [&](uint64_t chunk, engine::ChunkScratch* scratch) -> Result<std::string> {
+      const format::ChunkEntry& at = index.chunks[chunk];
+      const auto begun = std::exchange(scratch->begun, std::nullopt);
+      const auto bytes = begun ? file->AwaitFetch(begun->fetch)
+                               : file->Fetch(at.stored_offset, at.stored_bytes,
+                                             storage::Reuse::kOnce, &scratch->stored);
+      if (!bytes.ok()) return bytes.status().message();
+      const bool whole = DigestOf(*bytes, index.Seed(chunk)) == at.digest;
+      return std::string(whole ? "" : "does not have its digest");
+    };
+    const size_t before = report_.damage.size();
+    CKPT_RETURN_IF_ERROR(CheckEach(entry, index, file->depth(), begin, check));
+    if (report_.damage.size() == before || report_.damage[before].chunk != 0) return OkStatus();
+    std::string header(index.chunks[0].stored_bytes, '\0');
+    if (file->Read(0, std::as_writable_bytes(std::span(header))).ok())
+      LocalizeHeader(index, header, &report_.damage[before]);
     return OkStatus();
   }
 
@@ -203,21 +226,53 @@ class Checker {
       report_.damage.push_back(std::move(damage));
       return OkStatus();
     }
-    engine::ChunkScratch scratch;
-    for (uint64_t chunk = 0; chunk < index.chunks.size(); ++chunk) {
-      const format::ChunkEntry& at = index.chunks[chunk];
-      ++report_.chunks;
-      report_.bytes += at.stored_bytes;
-      const auto bytes = (*source)->FetchBoth(chunk, /*verify=*/true, &scratch);
-      if (bytes.ok()) continue;
+    const auto begin = [&](uint64_t chunk, engine::ChunkScratch* scratch) {
+      (*source)->Prefetch(chunk, scratch);
+    };
+    const auto check = [&](uint64_t chunk, engine::ChunkScratch* scratch) -> Result<std::string> {
+      const auto bytes = (*source)->FetchBoth(chunk, /*verify=*/true, scratch);
+      if (bytes.ok()) return std::string();
       if (bytes.status().code() != Code::kDataLoss) return bytes.status();
+      return bytes.status().message();
+    };
+    return CheckEach(entry, index, (*source)->depth(), begin, check);
+  }
+
+  // Every chunk, several at once; damage is added in their order.
+  Status CheckEach(const format::ManifestFile& entry, const format::ShardIndex& index,
+                   uint32_t depth, const BeginOne& begin, const CheckOne& check) {
+    constexpr uint32_t kPool = 8;  // where each thread waits for the disk itself
+    const uint32_t threads = depth > 1 ? engine::kThreadsBesideQueue : kPool;
+    const uint32_t ahead = engine::ReadsAhead(depth, threads);
+    std::deque<engine::ChunkScratch> scratch(engine::AheadSlots(ahead));
+    Mutex mutex;
+    std::map<uint64_t, std::string> wrong;
+    CKPT_RETURN_IF_ERROR(engine::ParallelAhead(
+        index.chunks.size(), threads, ahead,
+        [&](uint64_t chunk, uint32_t slot) { begin(chunk, &scratch[slot]); },
+        [&](uint64_t chunk, uint32_t slot) -> Status {
+          CKPT_ASSIGN_OR_RETURN(std::string what, check(chunk, &scratch[slot]));
+          Progress(index.chunks[chunk].stored_bytes);
+          MutexLock lock(mutex);
+          if (!what.empty()) wrong.emplace(chunk, std::move(what));
+          return OkStatus();
+        }));
+    report_.chunks += index.chunks.size();
+    for (const format::ChunkEntry& at : index.chunks) report_.bytes += at.stored_bytes;
+    for (const auto& [chunk, what] : wrong) {
+      const format::ChunkEntry& at = index.chunks[chunk];
       Damage damage{entry.name, entry.shard.value(), chunk, at.stored_offset,
                     at.stored_offset + at.stored_bytes};
       damage.tensors = TensorsOfChunk(index, chunk);
-      damage.what = bytes.status().message();
+      damage.what = what;
       report_.damage.push_back(std::move(damage));
     }
     return OkStatus();
+  }
+
+  void Progress(uint64_t bytes) {
+    const uint64_t done = done_bytes_.fetch_add(bytes) + bytes;
+    if (progress_ && total_bytes_ > 0) progress_(done, std::max(done, total_bytes_));
   }
 
   void AddSize(const std::string& name, Rank shard, uint64_t have, uint64_t want) {
@@ -236,6 +291,9 @@ class Checker {
   }
 
   storage::Store& store_;
+  const CheckProgress& progress_;
+  uint64_t total_bytes_ = 0;  // 0 not known
+  std::atomic<uint64_t> done_bytes_{0};
   CheckReport report_;
   std::optional<format::Manifest> manifest_;
   std::optional<size_t> manifest_damage_;  // its place in report_.damage
@@ -262,8 +320,9 @@ std::string Damage::ToString() const {
   return text + ": " + what;
 }
 
-Result<CheckReport> CheckCheckpoint(storage::Store& store, const AttemptId& id) {
-  return Checker(store, id).Run();
+Result<CheckReport> CheckCheckpoint(storage::Store& store, const AttemptId& id,
+                                    const CheckProgress& progress) {
+  return Checker(store, id, progress).Run();
 }
 
 }  // namespace ckpt::ckptctl

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,7 +37,11 @@ struct CheckReport {
   bool ok() const { return damage.empty(); }
 };
 
+// Gets stored bytes done and in all, from any thread; nothing if MANIFEST cannot tell them.
+using CheckProgress = std::function<void(uint64_t done, uint64_t total)>;
+
 // Errors: what is no damage of this checkpoint (no permission, a newer format).
-Result<CheckReport> CheckCheckpoint(storage::Store& store, const AttemptId& id);
+Result<CheckReport> CheckCheckpoint(storage::Store& store, const AttemptId& id,
+                                    const CheckProgress& progress = {});
 
 }  // namespace ckpt::ckptctl

@@ -9,8 +9,10 @@
 #include "coordinator/ckptctl/tensors.h"
 #include "coordinator/ckptctl/work_progress.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/engine/block_stream.h"
 #include "libckpt/format/shard.h"
-#include "libckpt/os/file.h"
+#include "libckpt/os/uring/uring_file.h"
+#include "libckpt/storage/file/file_io.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -73,22 +75,29 @@ class Exporter {
       : reader_(reader), directory_(std::move(directory)), total_(total) {}
 
   Status Write(const OutFile& out) {
-    os::FileSystem& fs = os::PosixFileSystem();
-    CKPT_ASSIGN_OR_RETURN(
-        const auto file, fs.Open(os::JoinPath(directory_, out.name), os::OpenOptions::CreateNew()));
     const std::string header = Header(out);
-    CKPT_RETURN_IF_ERROR(file->PWrite(0, AsBytes(header)));
-    uint64_t at = header.size();
-    std::vector<std::byte> bytes;
+    const uint64_t bytes = header.size() + out.bytes;
+    CKPT_ASSIGN_OR_RETURN(const auto file, storage::CreateAttemptFile(os::UringFileSystem(),
+                                                                      directory_, out.name, bytes));
+    engine::BlockStream stream(file.get(), bytes);
+    uint64_t part = 0;
+    const auto append = [&](ByteSpan span) {
+      return stream.Append(part++, {span}, [](uint64_t) {});
+    };
+    CKPT_RETURN_IF_ERROR(append(AsBytes(header)));
+    std::vector<std::byte> tensor_bytes;
     for (const WholeTensor& tensor : out.tensors) {
       if (InterruptNote::Noted()) return Cancelled("interrupted");
-      CKPT_RETURN_IF_ERROR(LoadWhole(reader_, tensor, &bytes));
-      CKPT_RETURN_IF_ERROR(file->PWrite(at, bytes));
-      at += bytes.size();
-      progress_.Show(done_ += bytes.size(), total_);
+      // Chunks at its ends belong to its neighbours too.
+      const auto progress = [&](uint64_t done, uint64_t) {
+        progress_.Show(done_ + std::min(done, tensor.bytes()), total_);
+      };
+      CKPT_RETURN_IF_ERROR(LoadWhole(reader_, tensor, &tensor_bytes, progress));
+      CKPT_RETURN_IF_ERROR(append(tensor_bytes));
+      progress_.Show(done_ += tensor_bytes.size(), total_);
     }
-    CKPT_RETURN_IF_ERROR(file->Sync());
-    return file->Close();
+    CKPT_RETURN_IF_ERROR(stream.Flush());
+    return file->Finish();
   }
 
  private:

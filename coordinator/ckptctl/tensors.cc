@@ -39,7 +39,8 @@ std::vector<WholeTensor> WholeTensors(const engine::CheckpointReader& reader) {
 }
 
 Status LoadWhole(engine::CheckpointReader* reader, const WholeTensor& tensor,
-                 std::vector<std::byte>* out) {
+                 std::vector<std::byte>* out,
+                 const std::function<void(uint64_t done, uint64_t total)>& progress) {
   out->resize(tensor.bytes());
   if (out->empty()) return OkStatus();
   engine::LiveTensor target;
@@ -47,6 +48,7 @@ Status LoadWhole(engine::CheckpointReader* reader, const WholeTensor& tensor,
   target.data = out->data();
   engine::LoadOptions options;
   options.part = true;
+  options.progress = progress;
   options.world = reader->world();
   return reader->Load(tensor.rank, {target}, options).Annotate(tensor.name);
 }

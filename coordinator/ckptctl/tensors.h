@@ -2,6 +2,7 @@
 // tied ones with the content that they share, per-rank ones under "NAME.rank3".
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct WholeTensor {
 // Sorted by name.
 std::vector<WholeTensor> WholeTensors(const engine::CheckpointReader& reader);
 
-// Every byte is verified. Errors: as engine::CheckpointReader::Load.
+// Every byte is verified. `progress` gets bytes of its chunks, from any thread. Errors: as
+// engine::CheckpointReader::Load.
 Status LoadWhole(engine::CheckpointReader* reader, const WholeTensor& tensor,
-                 std::vector<std::byte>* out);
+                 std::vector<std::byte>* out,
+                 const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
 }  // namespace ckpt::ckptctl

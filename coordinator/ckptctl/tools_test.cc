@@ -1,8 +1,13 @@
 // The verbs that change a store or write files, and diff.
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <regex>
 
 #include "coordinator/ckptctl/compare.h"
 #include "coordinator/ckptctl/offline_world.h"
@@ -36,6 +41,17 @@ class Tools : public Offline {
       at += root ? root_.size() : 1;
     }
     return shown;
+  }
+  // The same in a process of its own, whose standard output is not looked at.
+  static void Quietly(std::vector<std::string> words) {
+    if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(9);
+    CLI::App app("", "ckptctl");
+    Globals globals;
+    ckptctl::Run run;
+    RegisterOfflineVerbs(app, globals, &run);
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+    run();
   }
   int code_ = -1;
 };
@@ -151,6 +167,50 @@ TEST_F(Tools, ExportIsSafetensorsWithAnIndexWhenItIsLarge) {
   EXPECT_EQ(code_, 4);
   EXPECT_FALSE(fs::exists(root_ + "/second"));
   EXPECT_FALSE(fs::exists(root_ + "/second.part"));
+}
+
+// What `work` writes to a terminal of its own, which is its standard error.
+std::string OnTerminal(const std::function<void()>& work) {
+  int fd = -1;
+  winsize size{40, 160, 0, 0};
+  const pid_t pid = ::forkpty(&fd, nullptr, nullptr, &size);
+  if (pid == 0) {
+    work();
+    ::_exit(0);
+  }
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;)  // EIO: it has ended
+    text.append(buffer, static_cast<size_t>(n));
+  ::waitpid(pid, nullptr, 0);
+  ::close(fd);
+  return text;
+}
+
+TEST_F(Tools, OnATerminalABarSaysHowFarTheyAreAndNowhereElse) {
+  Save(Id(1, 100));
+  Save(Id(1, 200));
+  struct Case {
+    std::vector<std::string> words;
+    std::string pattern;  // among what is drawn
+  };
+  const std::string out = root_ + "/out";
+  for (const Case& c : std::vector<Case>{
+           {{"verify", path_},
+            "\\[[#-]{20}\\] s200\\.e1\\.a1 \\(1 of 2\\): verified [0-9.]+ (B|KiB)"},
+           {{"verify", path_}, "\\[#{20}\\] s100\\.e1\\.a1 \\(2 of 2\\): verified [0-9.]+ KiB"},
+           {{"cp", path_, out + "1"}, "\\[#{20}\\] copied [0-9.]+ KiB"},
+           {{"export", path_, out + "2"}, "\\[#{20}\\] exported [0-9.]+ KiB"}}) {
+    const std::string drawn = OnTerminal([&] { Quietly(c.words); });
+    EXPECT_TRUE(std::regex_search(drawn, std::regex(c.pattern))) << c.words[0] << ":\n" << drawn;
+    EXPECT_TRUE(drawn.ends_with("\x1b[J")) << "what was drawn is cleared:\n" << drawn;
+  }
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"verify", path_}, {"cp", path_, out + "3"}, {"export", path_, out + "4"}}) {
+    const std::string said = Verb(words);
+    EXPECT_EQ(code_, 0);
+    EXPECT_EQ(said.find_first_of("\x1b#"), std::string::npos) << said;
+  }
 }
 
 template <typename T>

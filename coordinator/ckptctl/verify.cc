@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "coordinator/ckptctl/check.h"
+#include "coordinator/ckptctl/work_progress.h"
 #include "libckpt/base/clock.h"
 
 namespace ckpt::ckptctl {
@@ -65,8 +66,15 @@ Status Verify(const OfflineOptions& options, std::ostream& out) {
   CKPT_ASSIGN_OR_RETURN(const std::vector<AttemptId> ids, WhatToVerify(target, options));
   Json all{{"path", options.path}, {"checkpoints", Json::array()}};
   size_t damaged = 0;
-  for (const AttemptId& id : ids) {
-    CKPT_ASSIGN_OR_RETURN(const CheckReport report, CheckCheckpoint(*target.store, id));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string which =
+        ids.size() == 1 ? ""
+                        : " (" + std::to_string(i + 1) + " of " + std::to_string(ids.size()) + ")";
+    WorkProgress progress(ids[i].ToString() + which + ": verified");
+    Result<CheckReport> checked = CheckCheckpoint(
+        *target.store, ids[i], [&](uint64_t done, uint64_t total) { progress.Show(done, total); });
+    progress.Clear();
+    CKPT_ASSIGN_OR_RETURN(const CheckReport report, std::move(checked));
     damaged += report.ok() ? 0 : 1;
     if (options.json)
       all["checkpoints"].push_back(ToJson(report));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "libckpt/base/clock.h"
@@ -11,6 +12,14 @@ namespace ckpt::ckptctl {
 namespace {
 
 constexpr int64_t kShowEveryNs = 100'000'000;
+
+// "[########------------] ".
+std::string Bar(uint64_t done, uint64_t total) {
+  constexpr size_t kCells = 20;
+  const double part = total == 0 ? 0 : static_cast<double>(done) / static_cast<double>(total);
+  const size_t full = std::min(kCells, static_cast<size_t>(part * kCells));
+  return "[" + std::string(full, '#') + std::string(kCells - full, '-') + "] ";
+}
 
 }  // namespace
 
@@ -22,11 +31,14 @@ WorkProgress::WorkProgress(std::string what)
 void WorkProgress::Show(uint64_t done, uint64_t total) {
   if (!live_) return;
   MutexLock lock(mutex_);
+  if (done < done_) return;  // a thread that was overtaken
+  done_ = done;
   const int64_t now_ns = BoottimeNs();
   if (now_ns - shown_ns_ < kShowEveryNs && done != total) return;
   shown_ns_ = now_ns;
   meter_.Add(done, now_ns);
-  block_.Draw(DescribeProgress(what_, done, total, meter_.BytesPerSecond()) + "\n");
+  block_.Draw(Bar(done, total) + DescribeProgress(what_, done, total, meter_.BytesPerSecond()) +
+              "\n");
 }
 
 void WorkProgress::Clear() {

@@ -1,4 +1,5 @@
-// A line on stderr that says how far a tool is, where that is a terminal. Threads: any.
+// A line on stderr with a bar, bytes, rate and time left of a tool, where that is a terminal:
+// output that is read by programs is never touched. Threads: any.
 #pragma once
 
 #include <string>
@@ -21,6 +22,7 @@ class WorkProgress {
   Mutex mutex_;
   RateMeter meter_ CKPT_GUARDED_BY(mutex_);
   LiveBlock block_ CKPT_GUARDED_BY(mutex_);
+  uint64_t done_ CKPT_GUARDED_BY(mutex_) = 0;
   int64_t shown_ns_ CKPT_GUARDED_BY(mutex_) = 0;
 };
 

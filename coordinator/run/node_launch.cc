@@ -349,6 +349,7 @@ NodeStatus NodeLaunch::status() const {
     if (i < plans_.size()) status.stage_bytes += plans_[i].StageBytes(plan_layouts_[i]);
   }
   AddStaging(&status);
+  AddRestoring(&status);
   status.running = status.all_registered || (!ever_registered_ && started_ns_ != 0 &&
                                              BoottimeNs() - started_ns_ > kRegisterNs);
   if (!ranks_.empty()) status.methods = ranks_[0].methods;
@@ -388,6 +389,19 @@ void NodeLaunch::AddStaging(NodeStatus* status) const {
   if (!any) return;
   status->staging_done = done;
   status->staging_total = total;
+}
+
+// A rank has no plan to hold it to yet: what it says is only shown.
+void NodeLaunch::AddRestoring(NodeStatus* status) const {
+  constexpr uint64_t kMost = uint64_t{1} << 46;  // of a rank: the sums of a node do not overflow
+  if (status->all_restored || !pages_) return;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const wire::ControlPage& page = pages_->page(RankAt(i));
+    if (page.phase.load() != static_cast<uint32_t>(wire::RankPhase::kRestoring)) continue;
+    const uint64_t total = std::min(kMost, page.total_bytes.load(std::memory_order_relaxed));
+    status->restoring_done += std::min(total, page.staged_bytes.load(std::memory_order_relaxed));
+    status->restoring_total += total;
+  }
 }
 
 }  // namespace ckpt::run

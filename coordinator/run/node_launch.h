@@ -54,6 +54,8 @@ struct NodeStatus {
   uint64_t stage_bytes = 0;  // what a suspend stages here
   // Of the capture in progress, as the ranks' pages say; total 0: none is.
   uint64_t staging_done = 0, staging_total = 0;
+  // Of a restore in progress, the same.
+  uint64_t restoring_done = 0, restoring_total = 0;
   std::vector<wire::Capability> methods;
 };
 
@@ -137,6 +139,7 @@ class NodeLaunch {
   void Hurry(bool hurry);
   void SamplePhase(uint32_t rank);
   void AddStaging(NodeStatus* status) const;
+  void AddRestoring(NodeStatus* status) const;
 
   // node_launcher.cc: ranks that the command starts itself
   Status WatchRank(uint32_t rank);

@@ -87,7 +87,11 @@ void StatusLine::AddLaunch(const NodeLaunch& launch, RunView* view) const {
     if (copy.durable) view->durable = copy.id.ToString();
   }
   const WriteProgress drain = launch.drain();
-  if (status.staging_total != 0) {
+  if (status.restoring_total != 0) {
+    view->doing = "restored";
+    view->done = status.restoring_done;
+    view->total = status.restoring_total;
+  } else if (status.staging_total != 0) {
     view->doing = "staged";
     view->done = status.staging_done;
     view->total = status.staging_total;

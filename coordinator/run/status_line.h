@@ -19,8 +19,8 @@ struct RunView {
   std::string durable;    // newest checkpoint in the store; empty: none
   std::string operation;  // suspend, save, …; empty: none
   std::string waits_for;  // of it
-  // Of what is copied or written now; total 0: nothing is.
-  std::string doing;  // staged, written
+  // Of what is read, copied or written now; total 0: nothing is.
+  std::string doing;  // restored, staged, written
   uint64_t done = 0, total = 0;
   double bytes_per_second = 0;
 };

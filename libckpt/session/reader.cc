@@ -2,11 +2,43 @@
 
 #include <algorithm>
 
+#include "libckpt/base/clock.h"
 #include "libckpt/base/log.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/base/progress.h"
 #include "libckpt/session/describe.h"
 
 namespace ckpt::session {
 namespace {
+
+constexpr int64_t kSayEveryNs = 10'000'000'000;
+
+// A load that takes long says how far it is, how fast and how long still, every ten seconds.
+class LongLoad {
+ public:
+  explicit LongLoad(std::string what) : what_(std::move(what)) {}
+  void At(uint64_t done, uint64_t total) {
+    const int64_t now_ns = BoottimeNs();
+    std::string text;
+    {
+      MutexLock lock(mutex_);
+      if (now_ns < sampled_ns_ + kSayEveryNs / 50) return;
+      sampled_ns_ = now_ns;
+      meter_.Add(done, now_ns);
+      if (now_ns < said_ns_ + kSayEveryNs) return;
+      said_ns_ = now_ns;
+      text = DescribeProgress(what_, done, total, meter_.BytesPerSecond());
+    }
+    LogInfo(text);
+  }
+
+ private:
+  const std::string what_;
+  Mutex mutex_;
+  RateMeter meter_ CKPT_GUARDED_BY(mutex_);
+  int64_t sampled_ns_ CKPT_GUARDED_BY(mutex_) = 0;
+  int64_t said_ns_ CKPT_GUARDED_BY(mutex_) = BoottimeNs();
+};
 
 // Per-rank state under another number of ranks needs a rule that nobody has given.
 Status CheckWorld(const engine::CheckpointReader& reader, const format::RankValues& values,
@@ -39,6 +71,11 @@ Status Reader::LoadQuietly(State* state) {
   CKPT_ASSIGN_OR_RETURN(const format::RankValues* values, Values());
   engine::LoadOptions options;
   options.world = world_;
+  LongLoad load("checkpoint " + id().ToString() + ": restored");
+  options.progress = [&](uint64_t done, uint64_t total) {
+    load.At(done, total);
+    if (progress_) progress_(done, total);
+  };
   CKPT_RETURN_IF_ERROR(reader_->Load(rank_, state->tensors(), options));
   state->ReplaceValues(*values);
   return OkStatus();

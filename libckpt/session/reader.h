@@ -30,6 +30,10 @@ class Reader {
         loaded_(std::move(loaded)) {}
 
   AttemptId id() const { return reader_->id(); }
+  // Gets bytes done and in all of each load, from any thread.
+  void OnProgress(std::function<void(uint64_t done, uint64_t total)> progress) {
+    progress_ = std::move(progress);
+  }
   // Tensors in place and verified, then values and blobs replaced. Nothing is written unless
   // everything fits.
   Status Load(State* state);
@@ -50,6 +54,7 @@ class Reader {
   const Rank rank_;
   const uint32_t world_;
   LoadedCallback loaded_;
+  std::function<void(uint64_t done, uint64_t total)> progress_;
   std::unique_ptr<format::RankValues> values_;
   std::map<std::string, std::string> json_;
 };

@@ -189,7 +189,12 @@ Result<std::unique_ptr<Reader>> Session::OpenReader(const std::string& selector)
   CKPT_ENTER("reader_open");
   page()->phase.store(static_cast<uint32_t>(wire::RankPhase::kRestoring));
   Raise(kFirstStep);
-  return DoOpenReader(selector);
+  CKPT_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, DoOpenReader(selector));
+  reader->OnProgress([control = page()](uint64_t done, uint64_t total) {
+    control->total_bytes.store(total, std::memory_order_relaxed);
+    control->staged_bytes.store(done, std::memory_order_relaxed);
+  });
+  return reader;
 }
 
 Result<std::vector<storage::CheckpointInfo>> Session::ListCheckpoints() {

@@ -120,6 +120,24 @@ TEST(Status, OnATerminalOneLineSaysWhatRunsAndTheOthersStayWhole) {
   EXPECT_TRUE(lines.back().empty()) << "the shell's prompt comes at the start of a line";
 }
 
+TEST(Status, ARestoreShowsItsBytes) {
+  Job job;
+  Terminal terminal;
+  const std::vector<std::string> training = {"600", "5", "400000"};  // several chunks
+  RunProcess first = job.Start({"--ranks", "2"}, training);
+  ASSERT_TRUE(job.WaitForStep(0, 3));
+  first.Signal(SIGTERM);
+  ASSERT_EQ(first.Wait(), 75);
+  job.SetEnv("TERM", "xterm");
+  job.SetEnv("CKPT_FAULT_AT", "engine.load.chunk:4@1=sleep2500");
+  job.PrintTo(terminal.fd());
+  RunProcess run = job.Start({"--ranks", "2", "--grace", "60"}, training);
+  ASSERT_TRUE(terminal.WaitFor("ckpt-run t: restoring, restored "));
+  ASSERT_TRUE(terminal.WaitFor("all 2 ranks have restored"));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << terminal.Written();
+}
+
 TEST(Status, NotOnATerminalThatCannotDrawAndNotInAFile) {
   for (const bool file : {true, false}) {
     Job job;
