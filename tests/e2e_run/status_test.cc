@@ -129,10 +129,11 @@ TEST(Status, ARestoreShowsItsBytes) {
   first.Signal(SIGTERM);
   ASSERT_EQ(first.Wait(), 75);
   job.SetEnv("TERM", "xterm");
-  job.SetEnv("CKPT_FAULT_AT", "engine.load.chunk:4@1=sleep2500");
+  job.HoldAt("engine.load.chunk:4@1");
   job.PrintTo(terminal.fd());
   RunProcess run = job.Start({"--ranks", "2", "--grace", "60"}, training);
   ASSERT_TRUE(terminal.WaitFor("ckpt-run t: restoring, restored "));
+  job.LetGo();
   ASSERT_TRUE(terminal.WaitFor("all 2 ranks have restored"));
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << terminal.Written();
