@@ -60,6 +60,10 @@ Result<Client> Client::Connect(const std::string& server, std::chrono::milliseco
 
 Status Client::FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
+  // That of a coordinator which ends while it is asked. Ours is Ctrl-C.
+  if (status.error_code() == grpc::StatusCode::CANCELLED && !InterruptNote::Noted()) {
+    return Unavailable("the coordinator ended while it was asked; ask again");
+  }
   return {static_cast<Code>(status.error_code()), status.error_message()};
 }
 

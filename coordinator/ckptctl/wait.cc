@@ -79,7 +79,12 @@ Status WaitDurable(Client& client, const v1::Operation& operation, ProgressLine*
                        "  look: `ckptctl job " + name + "`, or `ckptctl job " + name + " --watch`");
     }
     v1::Job job;
-    CKPT_RETURN_IF_ERROR(client.Call(&v1::Coordinator::Stub::GetJob, request, &job));
+    const Status asked = client.Call(&v1::Coordinator::Stub::GetJob, request, &job);
+    if (asked.code() == Code::kUnavailable || asked.code() == Code::kDeadlineExceeded) {
+      CKPT_RETURN_IF_ERROR(client.Reconnect());
+      continue;
+    }
+    CKPT_RETURN_IF_ERROR(asked);
     if (job.copies_size() == 0) return OkStatus();
     const v1::CopyState& copy = job.copies(0);
     const std::string what = "step " + std::to_string(copy.step()) + " of " + name;

@@ -1,12 +1,13 @@
 """A small network that guesses the next letter of licences, under Lightning. Stop it at any moment, and start it again.
 
     python train.py --steps 200
-    kill -TERM its pid, or: ckpt-run -- python train.py --steps 200
+    kill -TERM its pid, or: ckpt-run -- python train.py --steps 200, or on two ranks: torchrun --nproc-per-node 2 train.py
 """
 
 import argparse
 import hashlib
 import logging
+import os
 import pathlib
 import warnings
 
@@ -28,11 +29,14 @@ class Guesser(pl.LightningModule):
     def training_step(self, batch, number):
         windows, letters = batch
         loss = nn.functional.cross_entropy(self.net(windows), letters)
-        self.losses.append((self.global_step, loss.item().hex()))
+        self.note(self.global_step, loss)
         return loss
 
     def validation_step(self, batch, number):
-        self.losses.append(("validation", nn.functional.cross_entropy(self.net(batch[0]), batch[1]).item().hex()))
+        self.note("validation", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def note(self, when, loss):
+        self.losses.append((when, self.trainer.strategy.reduce(loss.detach()).item().hex()))  # of all ranks: it is saved once
 
     def get_extra_state(self):
         return {"losses": self.losses}
@@ -69,9 +73,10 @@ def main() -> None:
     loader = torch.utils.data.DataLoader(licences(0, 2880), batch_size=32, shuffle=True)  # ten batches
     validation = torch.utils.data.DataLoader(licences(2880, 3600), batch_size=40)
     checkpoint = Checkpoint(args.path, save_every=args.save_every)  # 2
-    trainer = pl.Trainer(max_steps=args.steps, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=args.accumulate,
-                         callbacks=[checkpoint])
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = pl.Trainer(max_steps=args.steps, accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto",
+                         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+                         accumulate_grad_batches=args.accumulate, callbacks=[checkpoint])
     trainer.fit(model, loader, validation)
 
     digest = hashlib.sha256()

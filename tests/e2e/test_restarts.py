@@ -105,6 +105,30 @@ def test_ckptd_is_restarted_while_three_suspends_run(cluster, reference, tmp_pat
     assert not any(alive(pid) for pid in frozen)
 
 
+def test_who_waits_goes_on_waiting_when_ckptd_ends_and_comes_back(cluster, reference, tmp_path):
+    """A coordinator that ends cancels what it is being asked: that is no Ctrl-C."""
+    cluster.start_agent("a", 1, "512MiB")
+    endless(cluster, reference(1, steps=40), tmp_path / "x", "x")
+    wait_state(cluster, "x", "running", step=5)
+    frozen = pids_of(cluster, "x")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    waits = subprocess.Popen([str(cluster.bin / "ckptctl"), "suspend", "x", "--deadline", "90s", "--durable"], env=cluster.env,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_state(cluster, "x", "suspending")
+        for _ in range(3):
+            cluster.programs["ckptd"].terminate()
+            cluster.programs["ckptd"].wait()
+            assert waits.poll() is None, waits.communicate()[0]
+            cluster.start_ckptd()
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    out, _ = waits.communicate(timeout=90)
+    assert waits.returncode == 0 and "is durable" in out, out
+
+
 def test_an_agent_that_is_silent_for_15_seconds_costs_its_job_nothing(cluster, reference, tmp_path):
     want = reference(2, steps=1500)
     cluster.start_agent("a", 2, "512MiB")

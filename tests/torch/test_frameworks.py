@@ -50,6 +50,12 @@ def test_lightning(launch, accumulate, stops):
     same_after(launch, EXAMPLES / "torch_lightning" / "train.py", stops, "--steps", 24 // accumulate, "--accumulate", accumulate)
 
 
+@without("lightning")
+def test_lightning_under_ddp(launch):
+    """Any one rank is told, all stop at one step; 5 batches of each rank are an epoch."""
+    same_after(launch, EXAMPLES / "torch_lightning" / "train.py", [3, 8], "--steps", 12, world=2)
+
+
 @without("torchdata")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stateful_data_loader(launch, workers):
