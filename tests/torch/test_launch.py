@@ -148,3 +148,17 @@ def test_ckpt_run_over_torchrun(tmp_path, launch):
         assert "a second time" not in out
     for rank in range(2):
         assert lines(tmp_path, "split", rank) == lines(tmp_path, "straight", rank)
+
+
+@pytest.mark.skipif(not CKPT_RUN.is_file(), reason="ckpt-run is not built (CKPT_BIN, or on the PATH)")
+def test_a_slow_store_holds_no_step_up(tmp_path, launch):
+    """Each block that is written takes longer than a step: saves are left out and said so, the training is what it was."""
+    options = ["--mode", "ddp", "--steps", 20]
+    assert launch.run(2, *options, "--path", "none", "--write", "straight", "--without") == [0, 0]
+    program = [CKPT_RUN.resolve(), "--ranks", 2, "--store", "store", "--", sys.executable, WORKER, *options, "--path", "none",
+               "--write", "split", "--save-every", 1]
+    code, out = finish(start(tmp_path, *program, CKPT_FAULT_AT="engine.write.block=sleep2000"))
+    assert code == 0 and "not saved, training goes on: RESOURCE_EXHAUSTED" in out
+    assert list((tmp_path / "store").glob("s*/COMMIT"))
+    for rank in range(2):
+        assert lines(tmp_path, "split", rank) == lines(tmp_path, "straight", rank)

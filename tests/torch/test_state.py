@@ -590,6 +590,7 @@ def test_compiled_module_with_gradient_hooks(tmp_path):
     run = ckpt.open(tmp_path, model=model, optim=optimizer, save_every=1, overlap=True)
     for _ in range(3):
         train(model, optimizer, 1)
+        run.wait()  # a slot is free
         run.step()
     run.wait()
     going_on = train(model, optimizer, 3)

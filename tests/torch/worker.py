@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--stop-at", type=int, default=-1)
     parser.add_argument("--stop-rank", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes once this rank got its signal")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds that each step takes longer")
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--without", action="store_true", help="the same training without libckpt")
     args = parser.parse_args()
@@ -152,7 +153,7 @@ def main() -> None:
                 if step == args.stop_at and rank == args.stop_rank:
                     os.kill(os.getpid(), signal.SIGTERM)
                     pace = args.pace
-                time.sleep(pace)
+                time.sleep(pace + args.slow)
                 if run:
                     run.step(loss=loss)
                 if step >= args.steps:
