@@ -38,3 +38,7 @@ def test_the_source_distribution_builds_in_a_clean_environment(tmp_path: pathlib
     (site / "torch_of_the_tests.pth").write_text(f"{torch}\n")  # after the clean one: libckpt is the clean one's
     assert str(tmp_path) in run(python, "-c", PROGRAM, cwd=tmp_path)
     assert "ok       library" in run(python, "-m", "libckpt", "doctor", cwd=tmp_path)
+
+
+def test_the_types_hold(tmp_path):
+    run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, "libckpt", cwd=HERE.parent.parent / "integrations" / "torch")

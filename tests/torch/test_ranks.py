@@ -80,6 +80,34 @@ def test_pipeline_stages(launch):
     assert pick[:2] == pick[2:] and all(pick)
 
 
+def test_uneven_experts(launch):
+    """Three experts on rank 0, one on rank 1, a router that both have; then all four on one rank."""
+    code = """
+        torch.manual_seed(3)
+        mine = {2: [[0, 1, 2], [3]], 1: [[0, 1, 2, 3]]}[world][rank]
+        model = torch.nn.ModuleDict({"router": torch.nn.Linear(4, 4)})
+        model.update({f"expert{i}": torch.nn.Linear(4, 4 + i) for i in mine})
+        optimizer = torch.optim.Adam(model.parameters())
+        run = ckpt.open("store", model=model, optim=optimizer, rng=False)
+        if run.resumed_from is None:
+            for name, part in model.items():
+                torch.nn.init.constant_(part.weight, len(name) + part.out_features)
+                part(torch.ones(4)).sum().backward()
+            optimizer.step()
+            run.step()
+            run.save(wait=True)
+        for name, part in model.items():
+            print("PART", name, part.weight.detach().sum().item().hex(), optimizer.state[part.weight]["exp_avg"].sum().item().hex())
+        run.finish()
+    """
+    first, out = run(launch, 2, code)
+    second, again = run(launch, 2, code)
+    third, alone = run(launch, 1, code)
+    assert (first, second, third) == ([0, 0], [0, 0], [0])
+    pick = [sorted({line for text in texts for line in text.splitlines() if line.startswith("PART")}) for texts in (out, again, alone)]
+    assert pick[0] == pick[1] == pick[2] and len(pick[0]) == 5
+
+
 def test_damage_seen_by_one_rank_moves_all_to_an_older_one(launch):
     codes, _ = run(launch, 2, """
         model = torch.nn.Linear(200, 200)

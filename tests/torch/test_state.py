@@ -489,6 +489,28 @@ def test_history_and_metrics(tmp_path):
         run.step()
 
 
+def test_scalars_for_a_summary_writer(tmp_path):
+    class Writer:
+        def __init__(self):
+            self.said = []
+
+        def add_scalar(self, tag, scalar_value, global_step):
+            assert scalar_value > 0
+            self.said.append((tag, global_step))
+
+    writer = Writer()
+    run = ckpt.open(tmp_path, extra={"t": torch.ones(1 << 16)}, save_every=2, writer=writer)
+    run.step()
+    run.step()
+    run.wait()
+    run.step()
+    run.finish()
+    assert writer.said == [("ckpt/stall_seconds", 2), ("ckpt/bytes", 2), ("ckpt/durable_seconds", 2)]
+    again = Writer()
+    ckpt.open(tmp_path, extra={"t": torch.ones(1 << 16)}, writer=again).close()
+    assert again.said == [("ckpt/restore_seconds", 2)]
+
+
 def test_stop_without_exit(tmp_path):
     state = {"n": 0}
     run = ckpt.open(tmp_path, extra=state, exit_on_stop=False)

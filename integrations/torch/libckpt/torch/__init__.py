@@ -39,6 +39,7 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
     signals: Iterable[int] = DEFAULT_SIGNALS,
     exit_on_stop: bool = True,
     resume: Optional[str] = "",
+    writer: Any = None,
 ) -> Run:
     """Opens a run and restores it, in place, if there is something to restore.
 
@@ -51,16 +52,18 @@ def open(  # noqa: A001: it reads like torch.load and builtins.open
         rank has its own.
     save_every: steps between saves; 0 none but those at a suspend and by save().
     overlap: step() returns before parameters and optimizer state are copied for such a save; optim= waits for the copy
-        before it changes them. Nothing else may change them before run.fence(): the save can be torn, and run.fence() or
-        the next step raises and says so. False: copied before step() returns.
+        before it changes them. Nothing else may change them before run.fence(): else that save is given up, and run.fence()
+        or the next step raises and says so. False: copied before step() returns.
     rng: python's, numpy's and torch's random state, of each rank.
     signals: those that ask for a suspend.
     exit_on_stop: False: step() returns, and should_stop() says so.
     resume: "" the newest state, "latest" the newest durable one, "step:N", a checkpoint's name; None: nothing.
+    writer: a torch.utils.tensorboard.SummaryWriter, or anything with its add_scalar: rank 0 adds ckpt/stall_seconds,
+        ckpt/bytes, ckpt/durable_seconds and ckpt/restore_seconds.
     """
     makers = makers_of(model, optim, scheduler, loader, extra, scaler, ema)
     return Run(path, makers, save_every=save_every, signals=signals, exit_on_stop=exit_on_stop, resume=resume, rng=rng,
-               fenced=optimizers_of(optim) if overlap else None)
+               fenced=optimizers_of(optim) if overlap else None, writer=writer)
 
 
 def load(path: Union[str, "os.PathLike[str]"], *, model: Modules, selector: str = "") -> int:

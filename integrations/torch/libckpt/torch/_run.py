@@ -90,6 +90,7 @@ class Run:
         resume: Optional[str],
         rng: bool,
         fenced: Optional[List[torch.optim.Optimizer]] = None,
+        writer: Any = None,
     ) -> None:
         """As ckpt.open. `fenced`: saves overlap, and these optimizers wait for them."""
         rank, size = _dist.rank_and_world()
@@ -105,6 +106,7 @@ class Run:
         self.global_step = 0
         self.resumed_from: Optional[int] = None
         self.timings: Dict[str, Any] = {}
+        self._writer = writer if rank == 0 else None
         self._exit_on_stop = exit_on_stop
         self._managed = managed
         self._stop = False
@@ -422,6 +424,8 @@ class Run:
         else:
             raise Error(f"no checkpoint can be loaded; tried {len(refused)}", "DATA_LOSS")
         self.timings["restore_seconds"] = time.perf_counter() - begun
+        if self.resumed_from is not None:
+            self._scalar("restore_seconds", self.timings["restore_seconds"], self.resumed_from)
         if self.resumed_from is not None and self.rank == 0:
             log.info("resumed from step %d in %.2f s", self.resumed_from, self.timings["restore_seconds"])
 
@@ -497,6 +501,8 @@ class Run:
                  "begun": begun}
         self._saves.append(entry)
         self._pending_announce.append(entry)
+        self._scalar("stall_seconds", stall, self.global_step)
+        self._scalar("bytes", self._tracked.bytes, self.global_step)
         if self.rank == 0:
             log.info("step %d: %s %s, %.3f s", self.global_step, _size(self._tracked.bytes), level, stall)
 
@@ -513,6 +519,11 @@ class Run:
                     self._storage_trouble(_as_error(entry["error"], entry["step"]))
                 elif self.rank == 0 and entry["level"] == "durable":
                     log.info("step %d: durable", entry["step"])
+                    self._scalar("durable_seconds", entry["durable_seconds"], entry["step"])
+
+    def _scalar(self, name: str, value: float, step: int) -> None:
+        if self._writer is not None:
+            self._writer.add_scalar(f"ckpt/{name}", value, step)
 
     def _library_saves(self) -> List[Dict[str, Any]]:
         saves: List[Dict[str, Any]] = self.describe()["saves"]
