@@ -1,8 +1,8 @@
 // The storage engine against the disk itself: durable writes with digests against direct sequential
 // writes of the same bytes, cold verified restores against direct sequential reads. A limit is the
-// best of loops over io_uring and over a pool of threads with blocks of 1 to 8 MiB, found once and
-// then measured beside each round. Also: what a save writes when 1 % of the chunks changed, what
-// weights compress to, and many small tensors.
+// best of loops over io_uring and over a pool of threads with blocks of 1 to 8 MiB, from and into
+// huge pages, found once and then measured beside each round. Also: what a save writes when 1 % of
+// the chunks changed, what weights compress to, and many small tensors.
 //
 //   storage_bench [--mib N] [--rounds N] [--dir DIR]
 #include <fcntl.h>
@@ -22,6 +22,7 @@
 
 #include "bench/bench_report.h"
 #include "bench/bench_settings.h"
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/rng.h"
 #include "libckpt/codec/codec.h"
 #include "libckpt/engine/engine.h"
@@ -130,8 +131,8 @@ class Disk {
     double best_seconds = 1e9;
     for (const bool uring : {false, true}) {
       if (uring && !HaveUring()) continue;
-      for (const uint64_t mib : {1, 4, 8}) {
-        const Loop loop{uring, mib == 1 ? 16u : 8u, mib << 20};
+      for (const uint64_t mib : {1, 2, 4, 8}) {
+        const Loop loop{uring, mib <= 2 ? 16u : 8u, mib << 20};
         const double seconds =
             write ? std::min(Write(loop), Write(loop)) : std::min(Read(loop), Read(loop));
         if (seconds < best_seconds) best = loop;
@@ -262,7 +263,7 @@ void WriteAndRead(const Settings& settings, const std::string& dir) {
   add("pool", os::PosixFileSystem());
   if (&os::UringFileSystem() != &os::PosixFileSystem()) add("uring", os::UringFileSystem());
   Job& job = ways.front().job;
-  os::Mapping scratch = Get(os::Mapping::Anonymous(job.bytes(), true));
+  const AlignedBuffer scratch(job.bytes());  // in huge pages, as the blocks that we write
   std::memcpy(scratch.data(), job.data(), job.bytes());
   Disk disk(dir + "/plain", scratch.data(), job.bytes());
   const auto rate = [&](double seconds) {

@@ -1,9 +1,10 @@
-// Memory that direct I/O accepts: begins at a page, whole pages long. Not zeroed.
+// Memory that direct I/O accepts: begins at a page, whole pages long. Not zeroed. From a MiB on it
+// is asked for in huge pages: a transfer of 2 MiB is then one request of a disk and not three,
+// which is up to half of its time, and costs less to pin.
 #pragma once
 
-#include <cstdlib>
+#include <cstddef>
 #include <memory>
-#include <new>
 
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/limits.h"
@@ -16,19 +17,17 @@ class AlignedBuffer {
   explicit AlignedBuffer(size_t bytes) { Reserve(bytes); }
 
   // At least `bytes`; what was in it is lost if it has to grow.
-  void Reserve(size_t bytes) {
-    if (bytes <= size_) return;
-    size_ = AlignUp(bytes, kPageBytes);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, size_)));
-    if (memory_ == nullptr) throw std::bad_alloc();
-  }
+  void Reserve(size_t bytes);
   std::byte* data() const { return memory_.get(); }
   size_t size() const { return size_; }
   MutableByteSpan span() const { return {memory_.get(), size_}; }
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+    Free() : mapped_bytes(0) {}
+    explicit Free(size_t mapped) : mapped_bytes(mapped) {}
+    size_t mapped_bytes;  // 0: of the heap
+    void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
   size_t size_ = 0;

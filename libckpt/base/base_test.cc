@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/clock.h"
 #include "libckpt/base/digest.h"
@@ -146,6 +147,24 @@ TEST(Fault, FiresAtTheNthPassage) {
 TEST(Format, ReadsLikeAPersonWouldWrite) {
   EXPECT_EQ(FormatBytes(64 << 20), "64.0 MiB");
   EXPECT_EQ(FormatDuration(Nanos(1'500'000)), "1.5 ms");
+}
+
+TEST(AlignedBuffer, IsWholePagesAndGrowsWhenAsked) {
+  AlignedBuffer buffer;
+  EXPECT_EQ(buffer.size(), 0u);
+  for (const size_t bytes : {size_t{1}, size_t{5000}, size_t{1} << 20, (size_t{2} << 20) + 1}) {
+    buffer.Reserve(bytes);
+    EXPECT_GE(buffer.size(), bytes);
+    EXPECT_EQ(buffer.size() % kPageBytes, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kPageBytes, 0u);
+    buffer.span().front() = buffer.span().back() = std::byte{1};
+    const std::byte* const before = buffer.data();
+    buffer.Reserve(bytes / 2);
+    EXPECT_EQ(buffer.data(), before) << "it is large enough";
+  }
+  const AlignedBuffer moved = std::move(buffer);
+  EXPECT_EQ(moved.span().front(), std::byte{1});
+  EXPECT_THROW(AlignedBuffer(size_t{1} << 60), std::bad_alloc);
 }
 
 }  // namespace

@@ -23,10 +23,9 @@ Status BlockStream::AwaitTurn(uint64_t number) {
   return failed_ ? Aborted("another part of the shard could not be written") : OkStatus();
 }
 
-void BlockStream::EndTurn(uint64_t number, const Status& status) {
+void BlockStream::EndTurn(uint64_t number) {
   MutexLock lock(mutex_);
   next_ = number + 1;
-  failed_ = failed_ || !status.ok();
   turn_.NotifyAll();
 }
 
@@ -36,19 +35,33 @@ void BlockStream::Fail() {
   turn_.NotifyAll();
 }
 
-Status BlockStream::Fill(ByteSpan span, std::unique_ptr<Block>* full) {
+Status BlockStream::Fill(uint64_t at, ByteSpan span) {
   while (!span.empty()) {
-    if (current_ == nullptr) current_ = TakeBlock(at_);
-    const uint64_t room = std::min<uint64_t>(span.size(), block_bytes_ - current_->bytes);
-    std::memcpy(current_->memory.data() + current_->bytes, span.data(), room);
-    current_->bytes += room;
-    at_ += room;
+    Block* const block = BlockAt(at);
+    const uint64_t begin = at - block->offset;
+    const uint64_t room = std::min<uint64_t>(span.size(), block_bytes_ - begin);
+    std::memcpy(block->memory.data() + begin, span.data(), room);
+    at += room;
     span = span.subspan(room);
-    if (current_->bytes < block_bytes_) continue;
-    if (*full != nullptr) CKPT_RETURN_IF_ERROR(Write(std::move(*full)));
-    *full = std::move(current_);
+    if (std::unique_ptr<Block> full = Filled(block, room))
+      CKPT_RETURN_IF_ERROR(Write(std::move(full)));
   }
   return OkStatus();
+}
+
+BlockStream::Block* BlockStream::BlockAt(uint64_t at) {
+  const uint64_t offset = at / block_bytes_ * block_bytes_;
+  MutexLock lock(mutex_);
+  std::unique_ptr<Block>& block = open_[offset];
+  if (block == nullptr) block = TakeBlock(offset);
+  return block.get();
+}
+
+std::unique_ptr<BlockStream::Block> BlockStream::Filled(Block* block, uint64_t bytes) {
+  MutexLock lock(mutex_);
+  block->bytes += bytes;
+  if (block->bytes < block_bytes_) return nullptr;
+  return std::move(open_.extract(block->offset).mapped());
 }
 
 Status BlockStream::Write(std::unique_ptr<Block> block) {
@@ -87,12 +100,9 @@ Status BlockStream::AwaitOldest(size_t most) {
 
 std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
   std::unique_ptr<Block> block;
-  {
-    MutexLock lock(mutex_);
-    if (!free_.empty()) {
-      block = std::move(free_.back());
-      free_.pop_back();
-    }
+  if (!free_.empty()) {
+    block = std::move(free_.back());
+    free_.pop_back();
   }
   if (block == nullptr) block = std::make_unique<Block>(block_bytes_);
   block->offset = offset;
@@ -101,7 +111,12 @@ std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
 }
 
 Status BlockStream::Flush() {
-  if (current_ != nullptr) CKPT_RETURN_IF_ERROR(Write(std::move(current_)));
+  std::map<uint64_t, std::unique_ptr<Block>> open;
+  {
+    MutexLock lock(mutex_);
+    open.swap(open_);
+  }
+  for (auto& [offset, block] : open) CKPT_RETURN_IF_ERROR(Write(std::move(block)));
   return AwaitAll();
 }
 

@@ -1,21 +1,22 @@
-// A file written by several threads as one stream of bytes: parts are appended in order, whoever
-// fills a block of it writes that block, outside of the lock, while the others go on. Blocks are
-// aligned, so that they go past the page cache.
+// A file written by several threads as one stream of bytes: parts get their places in order, are
+// copied into the blocks that these lie in side by side, and whoever fills the last of a block
+// writes it, while the others go on. Blocks are aligned, so that they go past the page cache.
 //
 // Where the file has a queue (FileWriter::depth), a block is only handed to it, and few threads
 // keep kBlocksAheadMax blocks under way; where it has none, each thread waits for its own.
 //
 // The tempting alternative, a queue to writer threads, needs the same turns and a second hand-over.
 //
-// I1  Part n is appended after part n - 1; after the first failure nobody waits any more.
-// I2  Memory: one block for each thread that appends, one that is being filled, and kBlocksAheadMax
-//     under way: whoever would start one more waits for the oldest.
+// I1  Part n gets its place after part n - 1; after the first failure nobody waits any more.
+// I2  Memory: the two blocks that a part of at most a block lies in, for each thread that appends,
+//     and kBlocksAheadMax under way: whoever would start one more waits for the oldest.
 // I3  A block's memory outlives its write; every write has ended before Flush returns.
 #pragma once
 
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -46,15 +47,16 @@ class BlockStream {
   template <typename Placed>
   Status Append(uint64_t number, const std::vector<ByteSpan>& spans, Placed&& placed) {
     CKPT_RETURN_IF_ERROR(AwaitTurn(number));
-    std::unique_ptr<Block> full;
-    placed(at_);
+    uint64_t at = at_;
+    placed(at);
+    for (const ByteSpan span : spans) at_ += span.size();
+    EndTurn(number);
     Status status;
     for (const ByteSpan span : spans) {
-      status = Fill(span, &full);
+      status = Fill(at, span);
       if (!status.ok()) break;
+      at += span.size();
     }
-    EndTurn(number, status);
-    if (status.ok() && full != nullptr) status = Write(std::move(full));
     if (!status.ok()) Fail();
     return status;
   }
@@ -73,31 +75,31 @@ class BlockStream {
     explicit Block(uint64_t size) : memory(size) {}
     AlignedBuffer memory;
     uint64_t offset = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // filled, in whatever order
     storage::StartedWrite write;
   };
   Status AwaitTurn(uint64_t number);
-  void EndTurn(uint64_t number, const Status& status);
-  // In turn: copies into the current block; a block that is full is handed out, a second one is
-  // written at once.
-  Status Fill(ByteSpan span, std::unique_ptr<Block>* full);
+  void EndTurn(uint64_t number);
+  Status Fill(uint64_t at, ByteSpan span);
+  Block* BlockAt(uint64_t at);
+  // Counts what was copied into the block; the block if it is full now.
+  std::unique_ptr<Block> Filled(Block* block, uint64_t bytes);
   Status Write(std::unique_ptr<Block> block);
   // Waits until at most `most` are under way.
   Status AwaitOldest(size_t most);
   Status AwaitAll() { return AwaitOldest(0); }
-  std::unique_ptr<Block> TakeBlock(uint64_t offset);
+  std::unique_ptr<Block> TakeBlock(uint64_t offset) CKPT_REQUIRES(mutex_);
 
   storage::FileWriter* const file_;
   const uint32_t ahead_max_;  // 0: nothing goes on by itself
   const uint64_t block_bytes_;
-  // Only whoever has the turn touches these.
-  uint64_t at_ = 0;
-  std::unique_ptr<Block> current_;
+  uint64_t at_ = 0;  // only whoever has the turn touches it
 
   Mutex mutex_;
   CondVar turn_;
   uint64_t next_ CKPT_GUARDED_BY(mutex_) = 0;
   bool failed_ CKPT_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::unique_ptr<Block>> open_ CKPT_GUARDED_BY(mutex_);  // by offset
   std::vector<std::unique_ptr<Block>> free_ CKPT_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Block>> under_way_ CKPT_GUARDED_BY(mutex_);  // oldest first
 };
