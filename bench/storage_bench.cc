@@ -17,6 +17,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -322,43 +323,118 @@ void OnePercent(const Settings& settings, const std::string& dir) {
         0, 0, 1.5, Better::kLower, "%");
 }
 
-// As trained weights are distributed, not trained ones: normal, each row at a scale of its own.
-void Compression() {
-  std::mt19937 random(7);
-  std::string chunks;
-  for (int row = 0; row < 8 * 1024; ++row) {
-    std::normal_distribution<float> normal(0, 0.01f * (1.0f + static_cast<float>(row % 7)));
-    for (int i = 0; i < 1024; ++i) {
-      const float value = normal(random);
-      uint32_t word;
-      std::memcpy(&word, &value, 4);
-      chunks += static_cast<char>(word >> 16);
-      chunks += static_cast<char>(word >> 24);
+// N ranks that hold the same write 1/N each.
+void Replicas() {
+  constexpr uint32_t kRanks = 8;
+  std::vector<format::RankLayout> layouts(kRanks);
+  for (uint32_t r = 0; r < kRanks; ++r) {
+    layouts[r].rank = Rank(r);
+    for (uint64_t t = 0; t < 300; ++t) {
+      format::TensorMeta meta;
+      meta.name = "layer." + std::to_string(t);
+      meta.dtype = format::DType::kF32;
+      meta.placement = format::Placement::kReplicated;
+      meta.global_shape = {t % 3 == 0 ? 4096 : 1, 1024};
+      meta.local = format::Box{{0, 0}, meta.global_shape};
+      layouts[r].tensors.push_back(std::move(meta));
     }
   }
-  uint64_t stored = 0;
-  double seconds = 0;
-  std::string out(kChunkBytesDefault, 0);
-  for (uint64_t at = 0; at < chunks.size(); at += kChunkBytesDefault) {
-    const ByteSpan chunk = AsBytes(chunks).subspan(at, kChunkBytesDefault);
-    const auto encoded = Get(codec::Encode(chunk, 2, true, 1));
-    stored += encoded.codec == codec::Codec::kRaw ? chunk.size() : encoded.bytes.size();
-    seconds += Seconds([&] {
-      Check(codec::Decode(encoded.codec, AsBytes(encoded.bytes), 2,
-                          std::as_writable_bytes(std::span(out))));
-    });
+  const plan::GangPlan plan = Get(plan::MakePlan(layouts, std::vector<uint32_t>(kRanks)));
+  uint64_t most = 0, all = 0;
+  for (uint32_t r = 0; r < kRanks; ++r) {
+    most = std::max(most, plan.ranks[r].WriteBytes(layouts[r]));
+    all += plan.ranks[r].WriteBytes(layouts[r]);
   }
-  const auto raw = static_cast<double>(chunks.size());
-  Print("codec_bf16_ratio_normal_weights", raw / static_cast<double>(stored), 0, 0, 1.45,
-        Better::kHigher, "x");
-  Print("codec_bf16_decode_one_core", raw * 1e-9 / seconds, 0, 0, 1.0, Better::kHigher, "GB/s");
+  Print("storage_largest_share_of_8_replicas", static_cast<double>(most) * kRanks,
+        static_cast<double>(all), static_cast<double>(most) * kRanks / static_cast<double>(all),
+        1.05, Better::kLower, "bytes times 8");
 }
 
-// 100,000 tensors of 1 KiB against one in the same bytes: a save and a restore.
+// bf16, to nearest.
+void AppendBf16(float value, std::string* out) {
+  uint32_t word;
+  std::memcpy(&word, &value, 4);
+  word += 0x7fff + ((word >> 16) & 1);
+  out->push_back(static_cast<char>(word >> 16));
+  out->push_back(static_cast<char>(word >> 24));
+}
+
+// The float32 tensors of a safetensors file; empty if there is none.
+std::string TrainedWeights() {
+  const char* path = std::getenv("CKPT_BENCH_WEIGHTS");
+  std::string weights;
+  if (path == nullptr || *path == '\0') return weights;
+  const std::string file = Get(os::ReadFile(os::PosixFileSystem(), path, uint64_t{1} << 32));
+  uint64_t header = 0;
+  if (file.size() < 8) Die(std::string(path) + " is no safetensors file");
+  std::memcpy(&header, file.data(), 8);
+  if (header > file.size() - 8) Die(std::string(path) + " is no safetensors file");
+  for (uint64_t at = 8 + header; at + 4 <= file.size(); at += 4) {
+    float value;
+    std::memcpy(&value, file.data() + at, 4);
+    AppendBf16(value, &weights);
+  }
+  return weights;
+}
+
+struct Packed {
+  double ratio = 0, bytes_per_second = 0;
+};
+// Whole chunks, each decoded a few times.
+Packed Pack(const std::string& data, uint32_t element_bytes, bool floats) {
+  uint64_t stored = 0, raw = 0;
+  double seconds = 0;
+  std::string out(kChunkBytesDefault, 0);
+  for (uint64_t at = 0; at + kChunkBytesDefault <= data.size(); at += kChunkBytesDefault) {
+    const ByteSpan chunk = AsBytes(data).subspan(at, kChunkBytesDefault);
+    const auto encoded = Get(codec::Encode(chunk, element_bytes, floats, 1));
+    const bool plain = encoded.codec == codec::Codec::kRaw;
+    stored += plain ? chunk.size() : encoded.bytes.size();
+    raw += chunk.size();
+    if (plain) continue;
+    std::vector<double> tries;
+    for (int i = 0; i < 3; ++i) {
+      tries.push_back(Seconds([&] {
+        Check(codec::Decode(encoded.codec, AsBytes(encoded.bytes), element_bytes,
+                            std::as_writable_bytes(std::span(out))));
+      }));
+    }
+    seconds += Median(tries);
+  }
+  return {static_cast<double>(raw) / static_cast<double>(stored),
+          static_cast<double>(raw) / seconds};
+}
+
+void Compress(const std::string& name, const std::string& weights) {
+  const Packed planes = Pack(weights, 2, true);
+  const Packed plain = Pack(weights, 1, false);
+  std::fprintf(stderr, "%s: zstd level 1 without planes: %.3f\n", name.c_str(), plain.ratio);
+  Print("codec_bf16_ratio_" + name, planes.ratio, 0, 0, 1.45, Better::kHigher, "x");
+  Print("codec_bf16_decode_one_core_" + name, planes.bytes_per_second * 1e-9, 0, 0, 1.0,
+        Better::kHigher, "GB/s");
+}
+
+void Compression() {
+  const std::string trained = TrainedWeights();
+  if (trained.empty())
+    std::fprintf(stderr, "trained weights: skipped, CKPT_BENCH_WEIGHTS names no file\n");
+  else
+    Compress("trained_weights", trained);
+  // As weights are distributed before they are trained: normal, each row at a scale of its own.
+  std::mt19937 random(7);
+  std::string drawn;
+  for (int row = 0; row < 8 * 1024; ++row) {
+    std::normal_distribution<float> normal(0, 0.01f * (1.0f + static_cast<float>(row % 7)));
+    for (int i = 0; i < 1024; ++i) AppendBf16(normal(random), &drawn);
+  }
+  Compress("normal_weights", drawn);
+}
+
+// Many small tensors cost ten times what a tenth of them costs: staged, written, committed, listed
+// and loaded.
 void ManySmall(const std::string& dir) {
-  constexpr uint64_t kBytes = uint64_t{100'000} << 10;
-  const auto once = [&](uint64_t tensor_bytes) {
-    Job job(dir + "/small", kBytes, tensor_bytes);
+  const auto once = [&](uint64_t tensors) {
+    Job job(dir + "/small", tensors << 10, 1024);
     return Seconds([&] {
       job.Stage();
       job.Write();
@@ -368,10 +444,39 @@ void ManySmall(const std::string& dir) {
   };
   Rounds rounds;
   for (int i = 0; i < 3; ++i) {
-    const double one = once(kBytes);
-    rounds.Add(once(1024), one);
+    const double few = once(10'000);
+    rounds.Add(once(100'000), 10 * few);
   }
-  Print("storage_100000_small_tensors", Median(rounds.values), 0, 0, 3.0, Better::kLower, "s");
+  Print("storage_100000_small_tensors", rounds, 1.3, Better::kLower, "s");
+}
+
+// The most memory that is resident while `work` runs, beyond what was before.
+template <typename Work>
+double ExtraMib(Work&& work) {
+  const auto field = [](const char* name) {
+    std::ifstream in("/proc/self/status");
+    const std::string status((std::istreambuf_iterator<char>(in)), {});
+    const size_t at = status.find(name);
+    return at == std::string::npos ? 0.0 : std::strtod(status.c_str() + at + 6, nullptr) / 1024;
+  };
+  std::FILE* reset = std::fopen("/proc/self/clear_refs", "w");
+  if (reset == nullptr || std::fputs("5", reset) < 0 || std::fclose(reset) != 0)
+    Die("resetting the peak of resident memory");
+  const double before = field("VmRSS:");
+  work();
+  return field("VmHWM:") - before;
+}
+
+// Beside the tensors and their staged copy, which are both in memory before.
+void ExtraMemory(const Settings& settings, const std::string& dir, const std::string& name,
+                 os::FileSystem& fs) {
+  Job job(dir + "/memory", settings.bytes, uint64_t{16} << 20, fs);
+  job.Stage();
+  Print("storage_extra_memory_of_a_save_" + name, ExtraMib([&] { job.Write(); }), 0, 0, 64,
+        Better::kLower, "MiB");
+  job.Commit();
+  Print("storage_extra_memory_of_a_restore_" + name, ExtraMib([&] { job.Load(); }), 0, 0, 64,
+        Better::kLower, "MiB");
 }
 
 }  // namespace
@@ -383,7 +488,10 @@ int main(int argc, char** argv) {
   const std::string dir = settings.dir + "/storage_bench.tmp." + std::to_string(getpid());
   std::filesystem::create_directories(dir);
   WriteAndRead(settings, dir);
+  ExtraMemory(settings, dir, "pool", ckpt::os::PosixFileSystem());
+  ExtraMemory(settings, dir, "uring", ckpt::os::UringFileSystem());
   OnePercent(settings, dir);
+  Replicas();
   Compression();
   ManySmall(dir);
   std::filesystem::remove_all(dir);
