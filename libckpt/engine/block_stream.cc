@@ -66,7 +66,7 @@ std::unique_ptr<BlockStream::Block> BlockStream::Filled(Block* block, uint64_t b
 
 Status BlockStream::Write(std::unique_ptr<Block> block) {
   CKPT_FAULT("engine.write.block");
-  const ByteSpan bytes = block->memory.span().first(block->bytes);
+  const ByteSpan bytes = block->memory.first(block->bytes);
   if (ahead_max_ == 0) {
     CKPT_RETURN_IF_ERROR(file_->Write(block->offset, bytes));
     MutexLock lock(mutex_);
@@ -74,37 +74,58 @@ Status BlockStream::Write(std::unique_ptr<Block> block) {
     return OkStatus();
   }
   CKPT_ASSIGN_OR_RETURN(block->write, file_->Start(block->offset, bytes));
+  UnderWay* mine = nullptr;
+  size_t share = 0;
   {
     MutexLock lock(mutex_);
-    under_way_.push_back(std::move(block));
+    mine = &under_way_[std::this_thread::get_id()];
+    mine->push_back(std::move(block));
+    share = std::max<size_t>(1, ahead_max_ / under_way_.size());
   }
-  return AwaitOldest(ahead_max_);
+  return AwaitOldest(mine, share);
 }
 
-Status BlockStream::AwaitOldest(size_t most) {
+Status BlockStream::AwaitOldest(UnderWay* blocks, size_t most) {
   Status first;
-  for (;;) {
-    std::unique_ptr<Block> oldest;
-    {
-      MutexLock lock(mutex_);
-      if (under_way_.size() <= most) return first;
-      oldest = std::move(under_way_.front());
-      under_way_.pop_front();
-    }
-    Status written = file_->Await(oldest->write);
+  while (blocks->size() > most) {
+    Status written = file_->Await(blocks->front()->write);
     if (!written.ok() && first.ok()) first = std::move(written);
     MutexLock lock(mutex_);
-    free_.push_back(std::move(oldest));
+    free_.push_back(std::move(blocks->front()));
+    blocks->pop_front();
   }
+  return first;
+}
+
+Status BlockStream::AwaitAll() {
+  std::map<std::thread::id, UnderWay> all;
+  {
+    MutexLock lock(mutex_);
+    all.swap(under_way_);
+  }
+  Status first;
+  for (auto& [thread, blocks] : all) {
+    Status written = AwaitOldest(&blocks, 0);
+    if (first.ok()) first = std::move(written);
+  }
+  return first;
 }
 
 std::unique_ptr<BlockStream::Block> BlockStream::TakeBlock(uint64_t offset) {
-  std::unique_ptr<Block> block;
-  if (!free_.empty()) {
-    block = std::move(free_.back());
-    free_.pop_back();
+  if (free_.empty()) {
+    // Two blocks of the usual size make a huge page.
+    const bool small = block_bytes_ < kWriteBlockBytes;
+    const auto holder =
+        std::make_shared<const AlignedBuffer>(small ? block_bytes_ : 2 * block_bytes_);
+    for (uint64_t at = 0; at + block_bytes_ <= holder->size(); at += block_bytes_) {
+      auto block = std::make_unique<Block>();
+      block->holder = holder;
+      block->memory = holder->span().subspan(at, block_bytes_);
+      free_.push_back(std::move(block));
+    }
   }
-  if (block == nullptr) block = std::make_unique<Block>(block_bytes_);
+  std::unique_ptr<Block> block = std::move(free_.back());
+  free_.pop_back();
   block->offset = offset;
   block->bytes = 0;
   return block;

@@ -9,7 +9,8 @@
 //
 // I1  Part n gets its place after part n - 1; after the first failure nobody waits any more.
 // I2  Memory: the two blocks that a part of at most a block lies in, for each thread that appends,
-//     and kBlocksAheadMax under way: whoever would start one more waits for the oldest.
+//     and kBlocksAheadMax under way: whoever has started more than his share of them waits for
+//     the oldest of his own, and not for a thread that may be away.
 // I3  A block's memory outlives its write; every write has ended before Flush returns.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "libckpt/base/aligned_buffer.h"
@@ -39,6 +41,7 @@ class BlockStream {
       : file_(file),
         ahead_max_(file->depth() > 1 ? std::min(file->depth(), kBlocksAheadMax) : 0),
         block_bytes_(std::clamp(AlignUp(bytes_max, kPageBytes), kPageBytes, block_bytes)) {}
+  // Pre: nobody appends any more.
   ~BlockStream() { AwaitAll().IgnoreError(); }  // I3
 
   // Waits for part `number`'s turn, tells where the part begins in the file, and appends `spans`.
@@ -72,8 +75,8 @@ class BlockStream {
 
  private:
   struct Block {
-    explicit Block(uint64_t size) : memory(size) {}
-    AlignedBuffer memory;
+    std::shared_ptr<const AlignedBuffer> holder;  // of several: a huge page is more than a block
+    MutableByteSpan memory;
     uint64_t offset = 0;
     uint64_t bytes = 0;  // filled, in whatever order
     storage::StartedWrite write;
@@ -85,9 +88,10 @@ class BlockStream {
   // Counts what was copied into the block; the block if it is full now.
   std::unique_ptr<Block> Filled(Block* block, uint64_t bytes);
   Status Write(std::unique_ptr<Block> block);
-  // Waits until at most `most` are under way.
-  Status AwaitOldest(size_t most);
-  Status AwaitAll() { return AwaitOldest(0); }
+  using UnderWay = std::deque<std::unique_ptr<Block>>;  // oldest first
+  // Waits until at most `most` of those are under way; frees the others.
+  Status AwaitOldest(UnderWay* blocks, size_t most);
+  Status AwaitAll();
   std::unique_ptr<Block> TakeBlock(uint64_t offset) CKPT_REQUIRES(mutex_);
 
   storage::FileWriter* const file_;
@@ -101,7 +105,8 @@ class BlockStream {
   bool failed_ CKPT_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, std::unique_ptr<Block>> open_ CKPT_GUARDED_BY(mutex_);  // by offset
   std::vector<std::unique_ptr<Block>> free_ CKPT_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<Block>> under_way_ CKPT_GUARDED_BY(mutex_);  // oldest first
+  // Of each thread, which alone touches its own while it appends.
+  std::map<std::thread::id, UnderWay> under_way_ CKPT_GUARDED_BY(mutex_);
 };
 
 // Consecutive chunks that one thread takes at once: about a block, at least one chunk.

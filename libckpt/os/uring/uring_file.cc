@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "libckpt/base/fault.h"
 #include "libckpt/base/limits.h"
@@ -18,7 +20,9 @@ bool Aligned(const void* memory, uint64_t offset, uint64_t bytes) {
   return (reinterpret_cast<uintptr_t>(memory) | offset | bytes) % kPageBytes == 0;
 }
 
-// One ring of one file. Whoever awaits reaps for everybody; there is no thread of its own.
+// One ring of one file and one thread: the kernel hands a transfer that has ended to the thread
+// that started it, so whoever awaits his own is woken once. Others may await it too: whoever does
+// reaps for everybody. There is no thread of its own.
 class Ring {
  public:
   ~Ring() {
@@ -31,7 +35,9 @@ class Ring {
   }
   // False if the system has none to give.
   bool Make() {
-    made_ = io_uring_queue_init(kFileDepthMax, &ring_, 0) == 0;
+    // A thread that computes is not interrupted for what has ended; an old kernel does it.
+    made_ = io_uring_queue_init(kFileDepthMax, &ring_, IORING_SETUP_COOP_TASKRUN) == 0 ||
+            io_uring_queue_init(kFileDepthMax, &ring_, 0) == 0;
     return made_;
   }
 
@@ -132,20 +138,21 @@ class UringFile final : public File {
   }
 
   Result<Transfer> StartWrite(uint64_t offset, ByteSpan data) override {
-    Ring* const ring = RingFor(data.data(), offset, data.size());
-    if (ring == nullptr || failed_) return base_->StartWrite(offset, data);
+    const int ring = RingFor(data.data(), offset, data.size());
+    if (ring < 0 || failed_) return base_->StartWrite(offset, data);
     CKPT_FAULT("os.file.pwrite");
     return Start(ring, true, offset, {const_cast<std::byte*>(data.data()), data.size()});
   }
   Result<Transfer> StartRead(uint64_t offset, MutableByteSpan out) override {
-    Ring* const ring = RingFor(out.data(), offset, out.size());
-    if (ring == nullptr) return base_->StartRead(offset, out);
+    const int ring = RingFor(out.data(), offset, out.size());
+    if (ring < 0) return base_->StartRead(offset, out);
     CKPT_FAULT("os.file.pread");
     return Start(ring, false, offset, out);
   }
   Result<size_t> Await(const Transfer& transfer) override {
     if (transfer.number == 0) return base_->Await(transfer);
-    const int result = ring_->Await(transfer.number);
+    const int result = RingAt(static_cast<int>(transfer.number >> kRingShift))
+                           ->Await(transfer.number & kNumberMask);
     CKPT_FAULT("os.file.await");
     const size_t moved = result > 0 ? static_cast<size_t>(result) : 0;
     if (moved == transfer.memory.size()) return moved;
@@ -167,22 +174,34 @@ class UringFile final : public File {
   const std::string& path() const override { return base_->path(); }
 
  private:
-  // Null: what is to be moved does not go through the ring. Made when it is first needed.
-  Ring* RingFor(const void* memory, uint64_t offset, uint64_t bytes) {
-    if (!base_->direct() || bytes == 0 || bytes > kTransferBytesMax) return nullptr;
-    if (base_->descriptor() < 0 || !Aligned(memory, offset, bytes)) return nullptr;
+  struct ThreadRing {
+    std::thread::id thread;
+    std::unique_ptr<Ring> ring;  // null: it got none
+  };
+
+  // The ring of this thread, made when it is first needed; -1: what is to be moved goes without.
+  int RingFor(const void* memory, uint64_t offset, uint64_t bytes) {
+    if (!base_->direct() || bytes == 0 || bytes > kTransferBytesMax) return -1;
+    if (base_->descriptor() < 0 || !Aligned(memory, offset, bytes)) return -1;
+    const std::thread::id self = std::this_thread::get_id();
     MutexLock lock(mutex_);
-    if (ring_ == nullptr && !tried_) {
-      tried_ = true;
-      auto ring = std::make_unique<Ring>();
-      if (ring->Make()) ring_ = std::move(ring);
+    for (size_t i = 0; i < rings_.size(); ++i) {
+      if (rings_[i].thread == self) return rings_[i].ring != nullptr ? static_cast<int>(i) : -1;
     }
-    return ring_.get();
+    if (rings_.size() == kRingsMax) return -1;
+    rings_.push_back({self, std::make_unique<Ring>()});
+    if (!rings_.back().ring->Make()) rings_.back().ring.reset();
+    return rings_.back().ring != nullptr ? static_cast<int>(rings_.size() - 1) : -1;
+  }
+  Ring* RingAt(int index) {
+    MutexLock lock(mutex_);
+    return rings_[static_cast<size_t>(index)].ring.get();
   }
 
-  Result<Transfer> Start(Ring* ring, bool write, uint64_t offset, MutableByteSpan memory) {
-    const auto number = ring->Start(base_->descriptor(), write, offset, memory);
-    if (number) return Transfer{*number, write, offset, memory};
+  Result<Transfer> Start(int ring, bool write, uint64_t offset, MutableByteSpan memory) {
+    const auto number = RingAt(ring)->Start(base_->descriptor(), write, offset, memory);
+    if (number)
+      return Transfer{static_cast<uint64_t>(ring) << kRingShift | *number, write, offset, memory};
     return write ? base_->StartWrite(offset, memory) : base_->StartRead(offset, memory);
   }
 
@@ -199,12 +218,15 @@ class UringFile final : public File {
   }
 
   static constexpr uint64_t kTransferBytesMax = uint64_t{1} << 30;
+  static constexpr size_t kRingsMax = 64;  // threads of one file; of more, they go without
+  static constexpr int kRingShift = 48;    // of a transfer's number
+  static constexpr uint64_t kNumberMask = (uint64_t{1} << kRingShift) - 1;
 
   const std::unique_ptr<File> base_;
   std::atomic<bool> failed_{false};  // a sync did: then the base says so
   Mutex mutex_;
-  bool tried_ CKPT_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Ring> ring_;  // set once, under the lock; destroyed before the file is closed
+  // Destroyed before the file is closed.
+  std::vector<ThreadRing> rings_ CKPT_GUARDED_BY(mutex_);
 };
 
 class Uring final : public FileSystem {
