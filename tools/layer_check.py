@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLIC = "libckpt/include"
 ALL_OF_LIBCKPT = ["libckpt/" + layer for layer in (
-    "base os format codec plan device device/host comm comm/local storage storage/file storage/memory wire engine session"
+    "base os format codec plan device device/host device/cuda comm comm/local storage storage/file storage/memory wire engine session"
 ).split()]
 L = {
     "libckpt/base": [],
@@ -23,6 +23,7 @@ L = {
     "libckpt/plan": ["libckpt/base", "libckpt/format"],
     "libckpt/device": ["libckpt/base"],
     "libckpt/device/host": ["libckpt/base", "libckpt/os", "libckpt/device"],
+    "libckpt/device/cuda": ["libckpt/base", "libckpt/device"],
     "libckpt/comm": ["libckpt/base"],
     "libckpt/comm/local": ["libckpt/base", "libckpt/os", "libckpt/comm"],
     "libckpt/storage": ["libckpt/base", "libckpt/format"],

@@ -21,11 +21,17 @@
 #include <tuple>
 #include <vector>
 
+#include "integrations/torch/errors.h"
 #include "integrations/torch/module.h"
 
 namespace nb = nanobind;
 
 namespace {
+
+using ckpt_python::Check;
+using ckpt_python::Pending;
+using ckpt_python::ToPython;
+using ckpt_python::WithoutGil;
 
 using Numbers = std::vector<uint64_t>;
 
@@ -37,59 +43,6 @@ int64_t ToNs(const std::optional<double>& seconds) {
   if (!seconds || *seconds > kSecondsMax) return -1;
   return *seconds <= 0 ? 0 : static_cast<int64_t>(*seconds * kNsPerSecond);
 }
-
-// Pre: the GIL is held. A libckpt.Error; frees `error`.
-nb::object ToPython(ckpt_error_t* error) {
-  const int32_t code = ckpt_error_code(error);
-  const bool applied = ckpt_error_outcome(error) != 0;
-  const std::string message = ckpt_error_message(error);
-  ckpt_error_free(error);
-  return nb::module_::import_("libckpt._errors").attr("from_library")(code, applied, message);
-}
-
-// Pre: the GIL is held. Throws libckpt.Error.
-void Check(ckpt_error_t* error) {
-  if (error == nullptr) return;
-  const nb::object made = ToPython(error);
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
-  throw nb::python_error();
-}
-
-template <typename Call>
-ckpt_error_t* WithoutGil(Call&& call) {
-  nb::gil_scoped_release release;
-  return call();
-}
-
-// An exception of a callback, on its way to the call that the callback was made from.
-class Pending {
- public:
-  template <typename Call>
-  int32_t Guard(Call&& call) noexcept {
-    nb::gil_scoped_acquire acquire;
-    try {
-      call();
-      return 0;
-    } catch (nb::python_error& error) {
-      if (!error_) error_ = std::make_unique<nb::python_error>(std::move(error));
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
-      if (!error_) error_ = std::make_unique<nb::python_error>();
-    }
-    return 1;
-  }
-  // As Check, but an exception of a callback goes first.
-  void Raise(ckpt_error_t* error) {
-    if (error_ == nullptr) return Check(error);
-    ckpt_error_free(error);
-    const std::unique_ptr<nb::python_error> mine = std::move(error_);
-    throw nb::python_error(*mine);
-  }
-  bool empty() const { return error_ == nullptr; }
-
- private:
-  std::unique_ptr<nb::python_error> error_;
-};
 
 // ---- state
 // ----------------------------------------------------------------------------------------

@@ -1,14 +1,37 @@
+#include <map>
+
 #include "libckpt/api/handles.h"
+#include "libckpt/base/mutex.h"
+#include "libckpt/device/cuda/cuda_device.h"
 #include "libckpt/device/host/host_device.h"
 #include "libckpt/format/types.h"
 
 namespace ckpt::api {
 namespace {
 
-// One for the process, never destroyed: a copy may be in flight at exit.
+// One of each for the process, never destroyed: a copy may be in flight at exit.
 device::Device* Host() {
   static device::Device* const host = device::CreateHostDevice().release();
   return host;
+}
+
+Result<device::CudaDevice*> Cuda(int ordinal) {
+  static Mutex* const mutex = new Mutex;
+  static auto* const devices = new std::map<int, std::unique_ptr<device::CudaDevice>>;
+  MutexLock lock(*mutex);
+  std::unique_ptr<device::CudaDevice>& device = (*devices)[ordinal];
+  if (device == nullptr) {
+    CKPT_ASSIGN_OR_RETURN(device, device::CudaDevice::Open(ordinal));
+  }
+  return device.get();
+}
+
+// As numbered by ckpt_tensor_desc_t.
+Result<device::Device*> DeviceOf(uint32_t number, const void* data) {
+  if (number == 0) return Host();
+  CKPT_ASSIGN_OR_RETURN(device::CudaDevice * cuda, Cuda(static_cast<int>(number) - 1));
+  if (data != nullptr) CKPT_RETURN_IF_ERROR(cuda->CheckPointer(data));
+  return static_cast<device::Device*>(cuda);
 }
 
 Result<std::vector<uint64_t>> Numbers(const uint64_t* from, uint32_t count, const char* what,
@@ -43,10 +66,9 @@ Result<engine::LiveTensor> ToTensor(const ckpt_tensor_desc_t& desc) {
   meta.frozen = desc.frozen != 0;
   tensor.data = desc.data;
   if (desc.strides != nullptr) tensor.strides.assign(desc.strides, desc.strides + desc.ndim);
-  if (desc.device != 0)
-    return Unimplemented("tensor '" + meta.name + "' is on device " + std::to_string(desc.device) +
-                         "; this build of libckpt knows the host (0) only");
-  tensor.device = Host();
+  Result<device::Device*> device = DeviceOf(desc.device, desc.data);
+  if (!device.ok()) return std::move(device).status().Annotate("tensor '" + meta.name + "'");
+  tensor.device = *device;
   tensor.stream = desc.stream;
   return tensor;
 }

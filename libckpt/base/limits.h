@@ -26,8 +26,9 @@ inline constexpr uint32_t kCommunicatorsMax = 1024;  // registered by one rank
 inline constexpr uint32_t kDeviceQueueMax = 1
                                             << 16;  // operations waiting on one stream of a double
 inline constexpr uint32_t kFileDepthMax = 16;       // transfers of one file under way in the kernel
-inline constexpr uint64_t kWriteBlockBytes = uint64_t{1} << 20;  // of a shard, written at once
-inline constexpr uint32_t kBlocksAheadMax = 16;                  // of one shard, being written
-inline constexpr uint32_t kMembersMax = 4096;                    // ckpt-runs of one gang
+inline constexpr uint64_t kWriteBlockBytes = uint64_t{1} << 20;     // of a shard, written at once
+inline constexpr uint32_t kBlocksAheadMax = 16;                     // of one shard, being written
+inline constexpr uint64_t kPinnedPieceBytes = uint64_t{256} << 20;  // registered in one call
+inline constexpr uint32_t kMembersMax = 4096;                       // ckpt-runs of one gang
 
 }  // namespace ckpt

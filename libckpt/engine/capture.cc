@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kBlockBytes = uint64_t{128} << 10;  // a starved thread holds up no more
 constexpr uint64_t kDeviceBatchBytes = uint64_t{64} << 20;
 constexpr uint32_t kDeviceBatchCopies = 1024;
+constexpr auto kDrainMax = std::chrono::seconds(30);
 constexpr size_t kDeviceBatchesMax = 2;  // in flight: one runs, one is ready
 
 struct Job {
@@ -78,10 +79,7 @@ class DeviceCopier {
   // Nothing may write into the region once Capture has returned, also after an error.
   ~DeviceCopier() {
     if (stream_ == nullptr) return;
-    if (in_flight_) {
-      AwaitStream({device_, stream_}, Deadline("draining device copies", std::chrono::seconds(30)))
-          .IgnoreError();
-    }
+    if (in_flight_) DrainStream({device_, stream_}, Deadline("draining device copies", kDrainMax));
     for (const Batch& batch : batches_) device_->FreeEvent(batch.event);
     device_->DestroyStream(stream_).IgnoreError();
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "libckpt/base/log.h"
+#include "libckpt/base/mutex.h"
+
 namespace ckpt::engine {
 
 Status CheckLive(const LiveTensor& tensor) {
@@ -45,6 +48,18 @@ Status AwaitStream(const StreamUse& use, const Deadline& deadline) {
   const Status status = use.device->Synchronize(event, deadline);
   use.device->FreeEvent(event);
   return status;
+}
+
+void DrainStream(const StreamUse& use, const Deadline& deadline) {
+  for (;;) {
+    const Status status = AwaitStream(use, deadline);
+    if (status.ok() || status.code() == Code::kAborted) return;  // it does nothing any more
+    if (deadline.Expired()) return LogError("copies on a device did not end: " + status.ToString());
+    Mutex mutex;
+    CondVar never;
+    MutexLock lock(mutex);
+    never.WaitUntil(mutex, Deadline("a moment", std::chrono::milliseconds(1)));
+  }
 }
 
 }  // namespace ckpt::engine

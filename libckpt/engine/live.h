@@ -29,6 +29,9 @@ std::vector<StreamUse> StreamsOf(const std::vector<LiveTensor>& tensors, bool on
 
 // Returns when everything enqueued on `use.stream` so far has happened.
 Status AwaitStream(const StreamUse& use, const Deadline& deadline);
+// The same for those who cannot go on otherwise: a call that fails is made again until the
+// deadline, unless the device does nothing any more. What is left then is logged.
+void DrainStream(const StreamUse& use, const Deadline& deadline);
 
 // Calls `fn(device offset, host offset, shape)`, all in bytes, for the copies that move `block`;
 // view a is the device's if `device_is_a`. Rows that overlap or run backwards go one by one: copy

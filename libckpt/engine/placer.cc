@@ -47,8 +47,12 @@ struct ChunkTask {
 // Copies to device memory, one stream for each device that a thread meets.
 class DeviceWriter {
  public:
+  // Nothing may read the scratch memory once this is gone, also after an error.
   ~DeviceWriter() {
-    for (const StreamUse& use : streams_) use.device->DestroyStream(use.stream).IgnoreError();
+    for (const StreamUse& use : streams_) {
+      DrainStream(use, Deadline("draining device copies", kDeviceWaitMax));
+      use.device->DestroyStream(use.stream).IgnoreError();
+    }
   }
 
   Status Copy(const Placing& placing, const Block& block, const std::byte* from) {

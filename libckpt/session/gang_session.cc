@@ -201,7 +201,9 @@ Status GangSession::MapSlot(const wire::Staging& staging, std::vector<os::Unique
                               " of job " + identity.job.ToString());
   slot->region = std::make_unique<engine::StagingRegion>(std::move(region));
   slot->inode = memory.inode();
-  warmer_->Warm(slot, slot->memory.bytes(), slot->region->UsedParts());
+  warmer_->Warm(
+      slot, slot->memory.bytes(), slot->region->UsedParts(),
+      [raw = slot.get(), devices = Devices()] { raw->pinned.Pin(raw->memory.bytes(), devices); });
   MutexLock lock(mutex_);
   if (slot->region->layout().Hash() != layout_frame_.hash)
     return FailedPrecondition("it was formatted for another layout than the tracked one");

@@ -22,6 +22,7 @@
 #include "libckpt/os/signal_bell.h"
 #include "libckpt/os/thread.h"
 #include "libckpt/session/link.h"
+#include "libckpt/session/pinned_memory.h"
 #include "libckpt/session/session.h"
 #include "libckpt/session/warmer.h"
 
@@ -57,6 +58,7 @@ class GangSession : public Session {
   struct Slot {
     os::Mapping memory;
     std::unique_ptr<engine::StagingRegion> region;
+    PinnedMemory pinned;  // goes before the memory
     uint64_t inode = 0;
   };
   // Where a copy goes.

@@ -127,11 +127,25 @@ Status Session::Usable(std::string_view call) {
 Status Session::Track(std::shared_ptr<State> state, BeforeStage before_stage) {
   CKPT_ENTER("track");
   format::RankLayout layout = state->Layout(options_.rank);
+  {
+    std::vector<device::Device*> devices;
+    for (const engine::LiveTensor& tensor : state->tensors()) {
+      const bool known = std::find(devices.begin(), devices.end(), tensor.device) != devices.end();
+      if (!known && !tensor.device->info().host_accessible) devices.push_back(tensor.device);
+    }
+    MutexLock lock(devices_mutex_);
+    devices_ = std::move(devices);
+  }
   CKPT_RETURN_IF_ERROR(DoTrack(layout).Annotate(Who() + ": track"));
   layout_ = std::move(layout);
   state_ = std::move(state);
   before_stage_ = std::move(before_stage);
   return OkStatus();
+}
+
+std::vector<device::Device*> Session::Devices() const {
+  MutexLock lock(devices_mutex_);
+  return devices_;
 }
 
 Status Session::SlowStep(int64_t user_step, StepResult* out) {

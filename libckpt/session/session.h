@@ -177,6 +177,8 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual Identity DescribeMode() = 0;
 
   // For the modes -------------------------------------------------------------------------------
+  // Those that hold tracked tensors, but for the host. Threads: any.
+  std::vector<device::Device*> Devices() const;
   // Refreshes values by the program's callback.
   Status PrepareStage();
   // Fills and seals `region` with the tracked state. Pre: PrepareStage was OK. Loop's thread.
@@ -247,6 +249,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string broken_why_;
   std::atomic<bool> broken_{false};
 
+  mutable Mutex devices_mutex_;
+  std::vector<device::Device*> devices_ CKPT_GUARDED_BY(devices_mutex_);
   mutable Mutex saves_mutex_;
   std::vector<std::shared_ptr<Save>> saves_ CKPT_GUARDED_BY(saves_mutex_);
 };

@@ -21,9 +21,9 @@ Result<std::shared_ptr<StagingSlots::Slot>> MakeSlot(const engine::StagingIdenti
 
 }  // namespace
 
-Result<std::shared_ptr<StagingSlots>> StagingSlots::Create(const engine::StagingIdentity& identity,
-                                                           const format::RankLayout& layout,
-                                                           const plan::RankPlan& plan) {
+Result<std::shared_ptr<StagingSlots>> StagingSlots::Create(
+    const engine::StagingIdentity& identity, const format::RankLayout& layout,
+    const plan::RankPlan& plan, const std::vector<device::Device*>& devices) {
   auto slots = std::make_shared<StagingSlots>();
   for (uint32_t i = 0; i < kStagingSlotsMax; ++i) {
     Result<std::shared_ptr<Slot>> slot = MakeSlot(identity, layout, plan);
@@ -37,7 +37,10 @@ Result<std::shared_ptr<StagingSlots>> StagingSlots::Create(const engine::Staging
     slots->slots_.push_back(std::move(*slot));
   }
   for (const std::shared_ptr<Slot>& slot : slots->slots_) {
-    slots->warmer_->Warm(slot, slot->memory.bytes(), slot->region->UsedParts());
+    // Not owned: who warms it keeps it.
+    slots->warmer_->Warm(
+        slot, slot->memory.bytes(), slot->region->UsedParts(),
+        [raw = slot.get(), devices] { raw->pinned.Pin(raw->memory.bytes(), devices); });
   }
   return slots;
 }

@@ -11,6 +11,7 @@
 #include "libckpt/base/status.h"
 #include "libckpt/engine/staging.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/session/pinned_memory.h"
 #include "libckpt/session/warmer.h"
 
 namespace ckpt::session {
@@ -20,13 +21,15 @@ class StagingSlots {
   struct Slot {
     os::Mapping memory;
     std::unique_ptr<engine::StagingRegion> region;
+    PinnedMemory pinned;  // goes before the memory
     bool taken = false;
   };
 
-  // kResourceExhausted if not even one slot fits into memory.
+  // `devices` copy into it. kResourceExhausted if not even one slot fits into memory.
   static Result<std::shared_ptr<StagingSlots>> Create(const engine::StagingIdentity& identity,
                                                       const format::RankLayout& layout,
-                                                      const plan::RankPlan& plan);
+                                                      const plan::RankPlan& plan,
+                                                      const std::vector<device::Device*>& devices);
 
   // Threads: any. Null at the deadline if none is free.
   Slot* Take(const Deadline& deadline);

@@ -224,8 +224,8 @@ Status Standalone::DoTrack(const format::RankLayout& layout) {
   CKPT_ASSIGN_OR_RETURN(const plan::GangPlan plan, plan::MakePlan(layouts, node_of));
   const engine::StagingIdentity identity{store_->job, options_.rank, options_.world, plan.hash};
   slots_.reset();  // the old ones go when their last save is written
-  CKPT_ASSIGN_OR_RETURN(slots_,
-                        StagingSlots::Create(identity, layout, plan.ranks[options_.rank.value()]));
+  CKPT_ASSIGN_OR_RETURN(
+      slots_, StagingSlots::Create(identity, layout, plan.ranks[options_.rank.value()], Devices()));
   layouts_ = std::make_shared<const std::vector<format::RankLayout>>(std::move(layouts));
   return OkStatus();
 }

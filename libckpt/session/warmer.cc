@@ -31,8 +31,8 @@ Warmer::~Warmer() {
 }  // joined
 
 void Warmer::Warm(std::shared_ptr<const void> owner, MutableByteSpan memory,
-                  const std::vector<engine::RegionPart>& parts) {
-  Memory fresh{std::move(owner), {}};
+                  const std::vector<engine::RegionPart>& parts, std::function<void()> then) {
+  Memory fresh{std::move(owner), {}, std::move(then)};
   for (const engine::RegionPart& part : parts) {
     fresh.parts.push_back(memory.subspan(part.offset, part.bytes));
   }
@@ -75,7 +75,16 @@ void Warmer::Touch(const Memory& memory) {
 
 void Warmer::Run() {
   os::LowerOwnPriority(os::Priority::kIdle);
-  for (Memory memory; Next(&memory);) Touch(memory);
+  for (Memory memory; Next(&memory);) {
+    Touch(memory);
+    if (memory.then && !stop_ && memory.owner.use_count() > 1) {
+      const Status done = NoThrow("after touching staging memory", [&] {
+        memory.then();
+        return OkStatus();
+      });
+      if (!done.ok()) LogWarning(done.message());
+    }
+  }
 }
 
 }  // namespace ckpt::session

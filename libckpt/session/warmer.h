@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -23,13 +24,15 @@ class Warmer {
 
   // `owner` keeps `memory` mapped. What cannot be touched is logged: whoever writes there pays.
   // Threads: any.
+  // `then` runs when it is touched, if somebody still holds it.
   void Warm(std::shared_ptr<const void> owner, MutableByteSpan memory,
-            const std::vector<engine::RegionPart>& parts);
+            const std::vector<engine::RegionPart>& parts, std::function<void()> then = {});
 
  private:
   struct Memory {
     std::shared_ptr<const void> owner;
     std::vector<MutableByteSpan> parts;
+    std::function<void()> then;
   };
   void Run();
   bool Next(Memory* memory);

@@ -12,6 +12,9 @@
 //            [--stuck STEP]              (rank 1 never calls step again)
 //            [--save-rank RANK]          (only that rank saves at --save-at)
 //            [--late-rank RANK MS]       (that rank opens the session that much later)
+//            [--cuda]                    (weights and moments live on cuda:0; each step uploads
+//            them and does not wait)
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <ckpt/ckpt.hpp>
@@ -19,17 +22,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "libckpt/device/cuda/driver_api.h"
 
 namespace {
 
 struct Arguments {
   std::string dir;
   long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
-  bool track = true, extra = false, extra_later = false, worker = false;
+  bool track = true, extra = false, extra_later = false, worker = false, cuda = false;
   long save_rank = -1, late_rank = -1;
   long late_ms = 0, linger_ms = 0, throw_at = -1, stuck_at = -1;
   long phase_at = -1, phase_ms = 0, phase_said_ms = 0, phase_rank = 0;
@@ -52,6 +58,7 @@ Arguments Parse(int argc, char** argv) {
     if (flag == "--extra-later") a.extra_later = true;
     const auto number = [&] { return i + 1 < argc ? atol(argv[++i]) : 0; };
     if (flag == "--worker") a.worker = true;
+    if (flag == "--cuda") a.cuda = true;
     if (flag == "--late") a.late_ms = number();
     if (flag == "--save-rank") a.save_rank = number();
     if (flag == "--late-rank") {
@@ -112,14 +119,81 @@ struct Training {
   }
 };
 
-void Track(Training* training, long rank, long world, ckpt::State* state) {
+namespace cu = ckpt::device::cuda;
+
+// A tensor's memory on cuda:0, and a stream of the program's own that nobody waits for. Whatever
+// driver the loader finds.
+class OnDevice {
+ public:
+  OnDevice() {
+    library_ = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library_ == nullptr) throw std::runtime_error(dlerror());
+    cu::ContextPtr context = nullptr;
+    Call<unsigned>("cuInit", 0u);
+    Call<cu::ContextPtr*, int>("cuDevicePrimaryCtxRetain", &context, 0);
+    Call<cu::ContextPtr>("cuCtxPushCurrent_v2", context);
+    Call<cu::StreamPtr*, unsigned>("cuStreamCreate", &stream_, cu::kStreamNonBlocking);
+  }
+  void* Allocate(std::vector<double>* host) {
+    const size_t bytes = host->size() * sizeof(double);
+    cu::DevicePtr memory = 0;
+    Call<cu::DevicePtr*, size_t>("cuMemAlloc_v2", &memory, bytes);
+    Call<void*, size_t, unsigned>("cuMemHostRegister_v2", host->data(), bytes, 0u);
+    tensors_.push_back({memory, host});
+    return reinterpret_cast<void*>(memory);  // NOLINT
+  }
+  // Goes on while the program does.
+  void Upload() {
+    for (const auto& [memory, host] : tensors_) {
+      Call<cu::DevicePtr, const void*, size_t, cu::StreamPtr>(
+          "cuMemcpyHtoDAsync_v2", memory, host->data(), host->size() * sizeof(double), stream_);
+    }
+  }
+  void Wait() { Call<cu::StreamPtr>("cuStreamSynchronize", stream_); }
+  void Download() {
+    for (const auto& [memory, host] : tensors_) {
+      Call<void*, cu::DevicePtr, size_t>("cuMemcpyDtoH_v2", host->data(), memory,
+                                         host->size() * sizeof(double));
+    }
+  }
+  void* stream() const { return stream_; }
+
+ private:
+  template <typename... Arguments>
+  void Call(const char* name, Arguments... arguments) {
+    const auto call = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
+    const int result = call == nullptr ? -1 : call(arguments...);
+    if (result != 0) throw std::runtime_error(std::string(name) + ": " + std::to_string(result));
+  }
+
+  struct Tensor {
+    cu::DevicePtr memory;
+    std::vector<double>* host;
+  };
+  void* library_ = nullptr;
+  cu::StreamPtr stream_ = nullptr;
+  std::vector<Tensor> tensors_;
+};
+
+void Track(Training* training, OnDevice* device, long rank, long world, ckpt::State* state) {
   const auto whole = static_cast<uint64_t>(training->weights.size());
   const auto part = static_cast<uint64_t>(training->shard.size());
-  state->Tensor("weights", training->weights.data(), {whole}, ckpt::Placement::kReplicated);
+  const auto place = [&](ckpt::TensorSpec* spec, std::vector<double>* host) {
+    spec->data = device == nullptr ? host->data() : device->Allocate(host);
+    spec->device = device == nullptr ? 0 : 1;
+    spec->stream = device == nullptr ? nullptr : device->stream();
+  };
+  ckpt::TensorSpec weights;
+  weights.name = "weights";
+  weights.dtype = ckpt::DType::kF64;
+  weights.shape = {whole};
+  weights.placement = ckpt::Placement::kReplicated;
+  place(&weights, &training->weights);
+  state->Tensor(weights);
   ckpt::TensorSpec shard;
   shard.name = "moments";
   shard.dtype = ckpt::DType::kF64;
-  shard.data = training->shard.data();
+  place(&shard, &training->shard);
   shard.shape = {part * static_cast<uint64_t>(world)};
   shard.placement = ckpt::Placement::kSharded;
   shard.local_shape = {part};
@@ -171,12 +245,15 @@ int Train(const Arguments& a) {
 
   if (a.extra && !a.extra_later) training.extra.assign(1000, 0.0);
   ckpt::State state, wider;
-  Track(&training, rank, world, &state);
+  std::unique_ptr<OnDevice> device;
+  if (a.cuda) device = std::make_unique<OnDevice>();
+  Track(&training, device.get(), rank, world, &state);
   ckpt::Session session;
   if (a.worker) ForkWorker();
   if (a.track) {
     session.Track(state);
     if (session.Restore()) fprintf(stderr, "restored step %ld\n", training.step);
+    if (device != nullptr && training.step > 0) device->Download();
     for (const double x : training.extra) {
       if (x != static_cast<double>(training.step)) throw std::runtime_error("extra is wrong");
     }
@@ -184,12 +261,14 @@ int Train(const Arguments& a) {
   if (a.extra_later) {  // when the staging memory of the first layout is there
     Sleep(1000);
     training.extra.assign(1000, 0.0);
-    Track(&training, rank, world, &wider);
+    Track(&training, device.get(), rank, world, &wider);
     session.Track(wider);
   }
   FILE* log = fopen((a.dir + "/rank" + std::to_string(rank) + ".steps").c_str(), "a");
   while (training.step < a.steps) {
+    if (device != nullptr) device->Wait();  // what it uploads is about to change
     training.Step(rank);
+    if (device != nullptr) device->Upload();
     fprintf(log, "%ld %016lx\n", training.step, static_cast<unsigned long>(training.Digest()));
     fflush(log);
     if (training.step == a.crash_at && rank == 1 && epoch == 1) raise(SIGKILL);

@@ -105,7 +105,7 @@ typedef struct ckpt_tensor_desc_t {
   const uint64_t* local_offset; /* NULL: zeros */
   const int64_t* strides;       /* in elements; NULL: row-major over local_shape */
   void* data;                   /* caller's; must not change between step's return of a fence-less save and … see save_fence */
-  uint32_t device;              /* 0 the host */
+  uint32_t device;              /* 0 the host; 1 + n: CUDA device n of the driver, whose memory `data` then is */
   void* stream;                 /* the caller's stream on that device, NULL the default one */
   const char* tied_to;          /* name of a tensor whose memory this is; stored once. NULL none */
   uint32_t frozen;              /* 1: does not change between saves */
