@@ -219,6 +219,7 @@ Status Agent::StartDrain(const JobKey& key, const v1::Launch& launch) {
   job.report.set_drain_op(launch.op_id());
   job.report.set_run_ended(false);
   job.report.clear_run_silent();
+  job.report.clear_held_up();
   job.report.clear_gang_address();
   Status started = state_.SaveLaunch(launch);  // I5
   if (started.ok()) started = state_.RemoveResult(key.first, key.second);

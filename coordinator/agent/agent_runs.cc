@@ -222,6 +222,7 @@ void Agent::TakeJobReport(LocalJob* job, v1::JobReport report) {
 void Agent::TakeDrainReport(LocalJob* job, const v1::JobReport& report) {
   job->report.set_gang_address(report.gang_address());
   job->drain_words = report.message();
+  job->report.set_held_up(report.held_up());
   bool news = false;
   for (const v1::CopyState& said : report.copies()) {
     auto& copies = *job->report.mutable_copies();

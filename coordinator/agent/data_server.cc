@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "libckpt/base/log.h"
 
@@ -73,20 +74,26 @@ void DataServer::SetToken(std::string token) {
 }
 
 void DataServer::AcceptLoop() {
+  bool waits = false;  // said once
   for (;;) {
     Result<os::UniqueFd> fd = os::Accept(listener_.get(), Deadline::Infinite("data connection"));
+    const bool first = !fd.ok() && !std::exchange(waits, true);
+    if (fd.ok()) waits = false;
     {
       MutexLock lock(mutex_);
-      const Deadline pause("a pause of the data server", kAcceptPause);
-      if (!fd.ok() && !stopping_) {
-        LogWarning("a node that fetches a copy has to wait: " + fd.status().message() +
-                   "; looking again in " + FormatDuration(kAcceptPause));
-        while (!stopping_ && stopped_.WaitUntil(mutex_, pause)) {
-        }
-      }
       if (stopping_) return;
     }
-    if (!fd.ok()) continue;
+    if (first) {
+      LogWarning("a node that fetches a copy has to wait: " + fd.status().message() +
+                 "; looking again every " + FormatDuration(kAcceptPause));
+    }
+    if (!fd.ok()) {
+      const Deadline pause("a pause of the data server", kAcceptPause);
+      MutexLock lock(mutex_);
+      while (!stopping_ && stopped_.WaitUntil(mutex_, pause)) {
+      }
+      continue;
+    }
     auto shared = std::make_shared<os::UniqueFd>(std::move(*fd));
     const Status queued = pool_.TrySubmit([this, shared] { Serve(shared->get()); });
     if (!queued.ok()) LogWarning("data server: a connection was dropped: " + queued.message());
@@ -114,7 +121,16 @@ void DataServer::Serve(int fd) {
 Status DataServer::Greet(int fd) {
   const Deadline deadline("data connection hello", kAnswerTime);
   CKPT_ASSIGN_OR_RETURN(const std::string bytes, ReceiveMessage(fd, deadline));
-  CKPT_ASSIGN_OR_RETURN(const std::string token, DecodeHello(bytes));
+  const Result<std::string> hello = DecodeHello(bytes);
+  if (!hello.ok()) {
+    const Status why =
+        FailedPrecondition("this agent's data connection begins with " + std::string(kDataMagic) +
+                           ": it and the one that fetches are of different releases; upgrade both, "
+                           "or resume from the store");
+    SendMessage(fd, EncodeStatus(why), deadline).IgnoreError();
+    return hello.status();
+  }
+  const std::string& token = *hello;
   bool good = false;
   {
     MutexLock lock(mutex_);

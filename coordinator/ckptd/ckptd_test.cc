@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cmath>
+#include <limits>
+
 #include "ckpt/v1/coordinator.grpc.pb.h"
 #include "coordinator/ckptd/agent_fake.h"
+#include "coordinator/ckptd/convert.h"
 #include "coordinator/ckptd/server.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
@@ -228,6 +232,17 @@ TEST_F(CkptdTest, EventsAreFollowedAndResumed) {
   while (later->Read(&event)) {
   }
   EXPECT_TRUE(later->Finish().ok()) << "without follow it ends";
+}
+
+TEST(Convert, AStepTimeIsANumber) {
+  v1::JobReport report;
+  for (const double odd : {std::numeric_limits<double>::infinity(), 9.2e9, -1.0, std::nan("")}) {
+    report.set_step_seconds(odd);
+    const double step_seconds = FromProto(report).step_seconds;
+    EXPECT_TRUE(step_seconds >= 0 && step_seconds <= 3600) << odd;
+  }
+  report.set_step_seconds(12.5);
+  EXPECT_EQ(FromProto(report).step_seconds, 12.5);
 }
 
 TEST_F(CkptdTest, LogsComeFromTheAgent) {

@@ -5,6 +5,8 @@
 namespace ckpt::ckptd {
 namespace {
 
+constexpr double kStepSecondsMax = 3600;
+
 core::CopyState FromProto(const v1::CopyState& in) {
   core::CopyState copy;
   copy.epoch = in.epoch();
@@ -83,7 +85,8 @@ core::JobReport FromProto(const v1::JobReport& in) {
   for (const v1::CopyState& copy : in.copies()) report.copies.push_back(FromProto(copy));
   report.times = FromProto(in.times());
   report.step = in.step();
-  report.step_seconds = in.step_seconds();
+  // From a page that ranks write: whatever stands there, sums of it stay numbers.
+  report.step_seconds = in.step_seconds() > 0 ? std::min(in.step_seconds(), kStepSecondsMax) : 0;
   report.state_bytes = in.state_bytes();
   report.message = in.message();
   for (const v1::Method& m : in.methods())

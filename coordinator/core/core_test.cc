@@ -1080,8 +1080,11 @@ TEST_F(CoreTest, ADamagedCopyThatIsSkippedIsToldAndBookedOnce) {
 TEST_F(CoreTest, AFallBackIsNotBookedAgainWhenItsLaunchCrashesBeforeASave) {
   Node("a", 1);
   Runs(Spec("j", 1));
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.step_seconds = 2;
+  Do(JobReported{"a", report});
   Do(Suspend{{7, "j", 0, 5000}});
-  JobReport report = Snapshot("j", "a", NodeJobState::kReleased);
+  report = Snapshot("j", "a", NodeJobState::kReleased);
   report.copies = {CopyState{1, 2, 30, false, {}, true, 1},
                    CopyState{1, 1, 20, false, {}, true, 1}};
   Do(JobReported{"a", report});
@@ -1089,12 +1092,14 @@ TEST_F(CoreTest, AFallBackIsNotBookedAgainWhenItsLaunchCrashesBeforeASave) {
   const auto starts_from_20 = [&] {
     report = Snapshot("j", "a", NodeJobState::kRunning);
     report.resumed_from = "store s20.e1.a1";
+    Do(JobReported{"a", report});  // it runs, and has not measured a step yet
     report.step = 25;
     report.step_seconds = 2;
     Do(JobReported{"a", report});
   };
   starts_from_20();
   EXPECT_EQ(core_->FindJob("j")->lost_steps, 10);
+  EXPECT_DOUBLE_EQ(core_->FindJob("j")->lost_gpu_seconds, 20);
   Do(JobReported{"a", Snapshot("j", "a", NodeJobState::kFailed)});
   EXPECT_EQ(core_->FindJob("j")->lost_steps, 15) << "those it computed since, from 20 to 25";
   Restart();

@@ -71,6 +71,7 @@ void Core::Impl::LaunchAt(Job& job, const Placement& placement) {
   job.stop_kill = false;
   job.reason.clear();
   job.resumed_from.clear();
+  if (job.step_seconds > 0) job.measured.step_seconds = job.step_seconds;
   job.step_seconds = 0;
   job.launched_ns = now_.boot_ns;
   Emit("launched", &job, "epoch " + std::to_string(job.epoch) + " on " + Describe(placement));
@@ -344,8 +345,11 @@ void Core::Impl::BookFallBack(Job& job) {
     return copy.epoch < job.epoch && (copy.durable || copy.staged_gang) &&
            !job.left_behind.contains(copy.Key());
   });
-  if (known == copies.end()) return;
   const auto from = AttemptId::Parse(job.resumed_from.substr(job.resumed_from.find(' ') + 1));
+  if (from.ok() && job.left_behind.contains(KeyOf(*from))) {  // it was found after all
+    Edit(job.spec.name).left_behind.erase(KeyOf(*from));
+  }
+  if (known == copies.end()) return;
   if (from.ok() && KeyOf(*from) >= known->Key()) return;
   std::set<std::array<int64_t, 3>> left;
   for (const CopyState& copy : copies) {
@@ -358,7 +362,9 @@ void Core::Impl::BookFallBack(Job& job) {
   Emit("fell_back", &job,
        what + ": it starts " +
            (from.ok() ? "from step " + std::to_string(from->step.value()) : "from the beginning"));
-  BookLoss(job, steps, static_cast<double>(steps) * job.step_seconds, what);
+  // It runs, and has not measured a step yet.
+  const double step_seconds = job.step_seconds > 0 ? job.step_seconds : job.measured.step_seconds;
+  BookLoss(job, steps, static_cast<double>(steps) * step_seconds, what);
 }
 
 // A full store, a node that cannot start it: restarts are for more than the same second.

@@ -168,6 +168,7 @@ void Fields(Ar& ar, Drain& v) {
 template <typename Ar>
 void Fields(Ar& ar, Measured& v) {
   ar(v.stage_bytes_per_second, v.exit_seconds, v.restore_seconds);
+  if (ar.version() >= 4) ar(v.step_seconds);
 }
 template <typename Ar>
 void Fields(Ar& ar, Job& v) {

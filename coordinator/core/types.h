@@ -231,6 +231,7 @@ struct Measured {
   double stage_bytes_per_second = 0;  // of the busiest node, from the cut until all have staged
   double exit_seconds = 0;            // communicators down -> no process left
   double restore_seconds = 0;         // launch -> first step, of a launch that resumed
+  double step_seconds = 0;            // of the launch before
   bool operator==(const Measured&) const = default;
 };
 

@@ -53,7 +53,7 @@ void Leader::Impl::BeginRound() {
   ++r_.rounds;
   r_.void_round = false;
   SetStage(Stage::kAsking, r_.cut_deadline_ns);
-  rtt_ns_ = 0;
+  rtt_ns_ = round_step_ns_ = 0;
   Broadcast();
 }
 
@@ -63,11 +63,12 @@ void Leader::Impl::OnPlaces(MemberId member, const Msg& msg) {
   state.voted = true;
   state.places = msg.places;
   rtt_ns_ = std::max(rtt_ns_, now_ - sent_ns_);
-  step_ns_ = std::max(step_ns_, static_cast<int64_t>(msg.number));
+  round_step_ns_ = std::max(round_step_ns_, static_cast<int64_t>(msg.number));
   if (AnyFinished(msg.places)) {
     return WithdrawRound(OpPhase::kFinished, FailedPrecondition("the training is finishing"));
   }
   if (!AllVoted()) return;
+  if (round_step_ns_ > 0) step_ns_ = round_step_ns_;
   r_.cut_deadline_ns = std::max(r_.cut_deadline_ns, CutDeadlineFromNow());  // a step is known now
   bool first = true;
   for (const auto& [id, other] : members_) {
@@ -136,7 +137,7 @@ void Leader::Impl::OnCutVote(MemberId member, const Msg& msg) {
     if (!AllVoted()) return;
     if (r_.kind == Kind::kSave) {
       AddGeneration(r_.op_generation, r_.op_attempt, r_.op_slot, false,
-                    Bounded(now_ + config_.save_ns), r_.cut);
+                    Bounded(r_.cut_deadline_ns + config_.save_ns), r_.cut);
     }
     SetStage(Stage::kCommitted, r_.cut_deadline_ns);
     return Broadcast();

@@ -240,6 +240,8 @@ class Leader::Impl {
   void ServeWaitingSaves();
   void OnSealedFact(MemberId member, const Msg& msg);
   void OnStageFailed(const Msg& msg);
+  // Of the open operation or of the program: it will not be complete, and its ranks hear why.
+  void GiveUpFilling(Gen* gen, const Status& why);
   void OnLate(MemberId member, const Msg& msg);
   std::string LateText(const Gen& gen) const;
   void OnShards(MemberId member, const Msg& msg);
@@ -268,7 +270,7 @@ class Leader::Impl {
   std::map<MemberId, MemberState> members_;
   int64_t sent_ns_ = 0;   // when the present stage's message was last sent
   int64_t stage_ns_ = 0;  // when the present stage began
-  int64_t rtt_ns_ = 0, step_ns_ = 0;
+  int64_t rtt_ns_ = 0, step_ns_ = 0, round_step_ns_ = 0;
   uint32_t lead_ = 0;                   // boundaries beyond max + 1; grows with each raise
   std::vector<uint32_t> back_missing_;  // whom the barrier that failed waited for
   int64_t wait_until_ns_ = 0;           // kWaiting: not before this

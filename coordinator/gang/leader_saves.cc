@@ -197,8 +197,9 @@ void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
   if (gen->sealed.empty()) {
     gen->step = msg.step;
   } else if (gen->step != msg.step) {
-    return Drop(gen, Internal("the ranks saved different steps (" + std::to_string(gen->step) +
-                              " and " + std::to_string(msg.step) + ") in one attempt"));
+    return GiveUpFilling(
+        gen, Internal("the ranks saved different steps (" + std::to_string(gen->step) + " and " +
+                      std::to_string(msg.step) + ") in one attempt"));
   }
   gen->sealed.insert(member);
   if (gen->sealed.size() < members_.size()) return;
@@ -212,7 +213,10 @@ void Leader::Impl::OnSealedFact(MemberId member, const Msg& msg) {
 void Leader::Impl::OnStageFailed(const Msg& msg) {
   Gen* gen = FindGeneration(msg.generation);
   if (gen == nullptr || gen->attempt != msg.attempt || gen->state != Gen::State::kFilling) return;
-  const Status why(CodeOf(msg.code), msg.text);
+  GiveUpFilling(gen, Status(CodeOf(msg.code), msg.text));
+}
+
+void Leader::Impl::GiveUpFilling(Gen* gen, const Status& why) {
   if (open() && !OpenStop() && r_.op_generation == gen->generation) {
     return WithdrawRound(OpPhase::kRolledBack, why);
   }

@@ -1,6 +1,7 @@
 #include "coordinator/run/drain_node.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/gang/messages.h"
 #include "libckpt/base/fault.h"
@@ -8,6 +9,11 @@
 #include "libckpt/os/process.h"
 
 namespace ckpt::run {
+namespace {
+
+constexpr Nanos kDrainReportEvery = std::chrono::milliseconds(200);
+
+}  // namespace
 
 DrainNode::DrainNode(Services* services, Host host)
     : services_(services),
@@ -19,6 +25,7 @@ DrainNode::DrainNode(Services* services, Host host)
           [this](uint32_t, const Status& status, const std::string& payload) {
             CKPT_PASS("run.drain.written");
             if (!status.ok()) LogWarning(status.ToString());
+            services_->loop->CancelTimer(std::exchange(report_timer_, 0));
             host_.to_leader(
                 {0, DrainedMsg{static_cast<uint32_t>(status.code()), status.message(), payload,
                                status.ok() ? layouts_ : std::vector<std::string>()}});
@@ -28,7 +35,7 @@ DrainNode::DrainNode(Services* services, Host host)
   writers_.UseSettings(services->options.write);
 }
 
-DrainNode::~DrainNode() = default;
+DrainNode::~DrainNode() { services_->loop->CancelTimer(report_timer_); }
 
 void DrainNode::Join() {
   const Options& options = services_->options;
@@ -77,6 +84,8 @@ void DrainNode::OnDrain(const DrainMsg& m) {
   }
   CKPT_PASS("run.drain.write");
   writers_.Start(m.id, slots, tag_);
+  // ckptd takes one that does not say how far it is for one that does not write.
+  report_timer_ = services_->loop->AddPeriodic(kDrainReportEvery, [this] { host_.changed(); });
   host_.changed();
 }
 

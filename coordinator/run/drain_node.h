@@ -58,6 +58,7 @@ class DrainNode : public NodePart {
   std::vector<std::string> layouts_;
   JobId job_id_;
   bool joined_ = false, noticed_ = false, left_ = false;
+  os::EventLoop::TimerId report_timer_ = 0;  // while it writes
 };
 
 }  // namespace ckpt::run

@@ -190,6 +190,7 @@ class LeaderLaunch {
   uint64_t agent_operation_ = 0;  // of the newest notice that a coordinator numbered
   uint64_t operation_ = 0;        // of the newest notice
   bool notice_seen_ = false, forwarded_ = false, stage_seen_ = false;
+  bool stop_open_ = false;  // operation_ is a stop that has not failed
   std::string refusal_, notice_text_;
   std::set<std::string> sources_;  // of the notices that stand
 

@@ -234,6 +234,7 @@ void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
     return SaveNow(notice.operation, notice.left_ns, notice.source);
   }
   CKPT_PASS("run.leader.notice");
+  stop_open_ = true;
   operation_ = notice.operation != 0 ? notice.operation : kOwnOperations | next_operation_++;
   if (sources_.insert(notice.source).second) {
     Say("notice: " + notice.source +
@@ -253,8 +254,10 @@ void LeaderLaunch::SaveNow(uint64_t operation, int64_t left_ns, const std::strin
       .request = gang::Request::kSave,
       .source = source};
   if (left_ns > 0) command.deadline_ns = BoottimeNs() + left_ns;
-  operation_ = command.operation;
-  refusal_.clear();
+  if (!stop_open_) {  // else what becomes of the stop is what counts
+    operation_ = command.operation;
+    refusal_.clear();
+  }
   Feed(std::move(command));
 }
 

@@ -70,8 +70,10 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     case OpPhase::kRefused:
       // Not because the stop that came first is nearly through.
       if (view().decision == gang::Decision::kRelease) break;
-      if (report.operation == operation_) refusal_ = report.status.message();
-      if (report.operation == operation_) sources_.clear();
+      if (report.operation != operation_) break;
+      refusal_ = report.status.message();
+      sources_.clear();
+      stop_open_ = false;
       break;
     case OpPhase::kTooLate:
     case OpPhase::kLate:
@@ -80,6 +82,10 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     case OpPhase::kAgain:
       break;
   }
+  const bool on_its_way = report.phase == OpPhase::kQueued || report.phase == OpPhase::kTooLate ||
+                          report.phase == OpPhase::kLate || report.phase == OpPhase::kNotified ||
+                          report.phase == OpPhase::kAgain;
+  if (stop && !on_its_way) notice_text_.clear();  // the gang stops, or does not
   SayPhase(report);
   host_.changed();
 }

@@ -343,8 +343,7 @@ NodeStatus NodeLaunch::status() const {
     const int64_t step = pages_ ? pages_->page(RankAt(i)).user_step.load() : 0;
     status.step = i == 0 ? step : std::min(status.step, step);
     if (pages_) {
-      status.step_time_ns =
-          std::max(status.step_time_ns, pages_->page(RankAt(i)).step_time_ns.load());
+      status.step_time_ns = std::max(status.step_time_ns, pages_->StepNs(Rank(RankAt(i))));
     }
     if (i < plans_.size()) status.stage_bytes += plans_[i].StageBytes(plan_layouts_[i]);
   }

@@ -92,8 +92,13 @@ std::vector<Outside> ReadOutside() {
 std::string TakeOutside(std::string_view point) CKPT_REQUIRES(g_mutex) {
   static std::vector<Outside> all = ReadOutside();
   for (Outside& outside : all) {
-    if (outside.point != point || outside.passages_left == 0 || --outside.passages_left > 0)
+    if (outside.point != point || outside.passages_left == 0) continue;
+    if (outside.passages_left > 1) {
+      --outside.passages_left;
       continue;
+    }
+    if (!outside.action.starts_with("wait:"))
+      outside.passages_left = 0;  // a gate holds all that come
     return outside.action;
   }
   return "";
@@ -109,6 +114,7 @@ void WaitForFile(const std::string& path) {
 }
 
 Status ActOutside(std::string_view point, const std::string& action) {
+  if (action.starts_with("wait:") && ::access(action.c_str() + 5, F_OK) == 0) return OkStatus();
   const std::string said = "fault point " + std::string(point) + ": " + action + "\n";
   fputs(said.c_str(), stderr);
   fflush(stderr);

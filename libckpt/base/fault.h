@@ -12,7 +12,7 @@
 //
 // NTH: that passage of it (1); @RANK: only where RANK says so. kill and stop are SIGKILL and
 // SIGSTOP at this process, fail is UNAVAILABLE from the enclosing function (nothing where that has
-// no status), wait lasts until the file exists.
+// no status), wait lasts until the file exists, at each passage from that one on.
 #pragma once
 
 #include <cstdint>

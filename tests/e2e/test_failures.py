@@ -4,7 +4,7 @@ import signal
 import time
 
 from cluster import alive, wait_for
-from test_cluster import cluster, pids_of, submit, wait_state  # noqa: F401 (the fixture)
+from test_cluster import cluster, hold_at, let_go, pids_of, submit, wait_state  # noqa: F401 (the fixture)
 
 
 def runs_of(cluster, job):
@@ -203,6 +203,30 @@ def test_a_store_that_refuses_is_told_while_the_copy_waits_in_ram(cluster, refer
     told, = events(cluster, "train", "held_up")
     assert "the copy stays in RAM, try 2 of 10" in told["message"] and told["message"].startswith("node a: "), told
     assert told["message"] in cluster.run_ctl("why", "train").stdout
+    assert cluster.run_ctl("resume", "train", "--wait").returncode == 0
+    wait_state(cluster, "train", "finished", seconds=120)
+    want.check(tmp_path)
+
+
+def test_a_save_asked_for_during_a_suspend_does_not_fail_it(cluster, reference, tmp_path):
+    """The save is refused; the suspend is what its operation hears of."""
+    want = reference(2, steps=120, hidden=256)
+    hold_at(cluster, "engine.capture.copy@1")
+    cluster.start_agent("a", 2, "512MiB")
+    submit(cluster, want, tmp_path, "train", 2)
+    wait_state(cluster, "train", "running", step=10)
+    operation = cluster.ctl("suspend", "train", "--deadline", "90s")["op_id"]
+    writer, = [pid for _, _, pid in runs_of(cluster, "train")]
+    log = cluster.out / "nodes" / "a" / "logs"
+    wait_for("it stages", lambda: any(b"fault point" in path.read_bytes() for path in log.rglob("*") if path.is_file()), 60)
+    os.kill(writer, signal.SIGUSR2)
+    wait_for("the save is refused", lambda: any(b"save refused" in path.read_bytes() for path in log.rglob("*") if path.is_file()), 60)
+    time.sleep(0.5)  # its report has come
+    let_go(cluster)
+    wait_state(cluster, "train", "suspended")
+    assert not events(cluster, "train", "suspend_failed")
+    done = cluster.ctl("operation", operation)
+    assert done["state"] == "OPERATION_DONE", done
     assert cluster.run_ctl("resume", "train", "--wait").returncode == 0
     wait_state(cluster, "train", "finished", seconds=120)
     want.check(tmp_path)

@@ -1,10 +1,12 @@
 // What a dead ckpt-run left in the agent's memory is made durable by another, bit for bit, wherever
 // the first one died.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 
 #include <filesystem>
 
+#include "ckpt/v1/agent.pb.h"
 #include "libckpt/os/socket.h"
 #include "tests/e2e_run/harness.h"
 #include "tests/e2e_run/mini_agent.h"
@@ -165,6 +167,28 @@ TEST_F(Drain, WhatANewerEpochHasFencedIsNotCommitted) {
   EXPECT_EQ(drain.Wait(), 76) << drain.Output();
   EXPECT_NE(drain.Output().find("NOT durable"), std::string::npos) << drain.Output();
   EXPECT_TRUE(job_.Durable().empty());
+}
+
+// One shard is written a while after it began, the other is held: what ckptd hears of must move.
+TEST_F(Drain, WhileItWritesItSaysHowFarItIs) {
+  DieAt("engine.write.block:2=kill");
+  job_.SetEnv("CKPT_FAULT_AT",
+              "engine.write.block:1=sleep300,engine.write.block:2=wait:" + job_.dir() + "/go");
+  RunProcess drain = StartDrain();
+  ASSERT_TRUE(drain.WaitFor("fault point engine.write.block: wait"));
+  uint64_t bytes = 0;
+  const Deadline deadline("a report of the drain", std::chrono::seconds(kGenerousSeconds));
+  while (bytes == 0 && !deadline.Expired()) {
+    v1::AgentMsg msg;
+    ASSERT_TRUE(msg.ParseFromString(agent_.report()));
+    for (const v1::CopyState& copy : msg.job().copies())
+      bytes = std::max<uint64_t>(bytes, copy.bytes_durable());
+    ::poll(nullptr, 0, 20);
+  }
+  EXPECT_GT(bytes, 0u);
+  EXPECT_TRUE(job_.Durable().empty());
+  job_.LetGo();
+  EXPECT_EQ(drain.Wait(), 75) << drain.Output();
 }
 
 TEST_F(Drain, ASignalDoesNotStopIt) {

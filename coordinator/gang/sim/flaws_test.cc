@@ -349,6 +349,26 @@ TEST(Flaws, G12_StepsOfMinutesReachTheCut) {
   EXPECT_EQ(table.leader->view().decision, Decision::kStage);
 }
 
+TEST(Flaws, G12_StepsOfMinutesReachTheCutOfASave) {
+  Table table(2, 1);
+  table.step_ns = 240 * kSecond;
+  table.Leads(Command{1, Request::kSave, 0, false, "operator"});
+  table.DeliverAll();
+  table.ReachCut(0);
+  table.Seals(0);
+  table.DeliverAll();
+  for (int i = 0; i < 8; ++i) {
+    table.Passes(59 * kSecond);
+    table.TickAll();
+    table.DeliverAll();
+  }
+  EXPECT_EQ(table.LastReport(OpPhase::kRolledBack), nullptr) << "the other one is on its way";
+  table.ReachCut(1);
+  table.Seals(1);
+  table.DeliverAll();
+  EXPECT_NE(table.LastReport(OpPhase::kStaged), nullptr);
+}
+
 TEST(Flaws, G12_ARankThatNeverReachesTheCutIsNamed) {
   Table table(2, 1);
   table.Leads(kSuspend);

@@ -372,6 +372,27 @@ TEST(Saves, ACommitThatMayHaveBeenAppliedIsTriedAgain) {
 }
 
 // The store is full or read-only for a while after the ranks are gone: nothing newer will come.
+TEST(Saves, RanksThatSavedDifferentStepsAreTold) {
+  Table table(2, 1);
+  table.Leads(Command{1, Request::kSave, 0, false, "operator"});
+  table.DeliverAll();
+  table.AllReach();
+  for (const uint32_t rank : {0u, 1u}) {
+    const RankOrder& order = table.orders[rank];
+    table.words[rank].state = WordState::kIdle;
+    table.Acts(rank, RankSealed{Rank(rank), order.generation, order.attempt, int64_t{10} + rank});
+  }
+  table.DeliverAll();
+  const Report* back = table.LastReport(OpPhase::kRolledBack);
+  ASSERT_NE(back, nullptr) << "at once, not at the deadline of the cut";
+  EXPECT_NE(back->status.message().find("saved different steps"), std::string::npos)
+      << back->status.ToString();
+  table.Leads(Command{2, Request::kSuspend, 0, false, "operator"});
+  table.DeliverAll();
+  table.AllReach();
+  EXPECT_EQ(table.leader->view().decision, Decision::kStage) << "nothing stands in its way";
+}
+
 TEST(Saves, ACommitThatFailsAfterTheReleaseIsTriedAgainAndThatIsSaid) {
   Table table(1, 1);
   table.auto_commit = false;
