@@ -14,6 +14,7 @@
 #include "bench/bench_settings.h"
 #include "libckpt/base/rng.h"
 #include "libckpt/engine/engine.h"
+#include "libckpt/format/manifest.h"
 #include "libckpt/os/memfd.h"
 #include "libckpt/storage/file/file_store.h"
 
@@ -153,30 +154,56 @@ class EngineBench {
   uint32_t generation_ = 0;
 };
 
-void PlanBench(uint32_t world, uint32_t tensors) {
+// Eight ranks a node; every tensor replicated, or every second one sharded by rows over all ranks.
+std::vector<format::RankLayout> LayoutsOf(uint32_t world, uint32_t tensors, bool sharded) {
   std::vector<format::RankLayout> layouts(world);
-  std::vector<uint32_t> node_of;
   for (uint32_t r = 0; r < world; ++r) {
     layouts[r].rank = Rank(r);
-    node_of.push_back(r / 8);
+    layouts[r].tensors.reserve(tensors);
     for (uint32_t t = 0; t < tensors; ++t) {
       format::TensorMeta meta;
       meta.name = "model.layers." + std::to_string(t) + ".weight";
       meta.dtype = format::DType::kBF16;
-      const bool sharded = t % 2 == 1;
-      meta.placement = sharded ? format::Placement::kSharded : format::Placement::kReplicated;
+      const bool cut = sharded && t % 2 == 1;
+      meta.placement = cut ? format::Placement::kSharded : format::Placement::kReplicated;
       meta.global_shape = {world * 64, 128};
       meta.local =
-          sharded ? format::Box{{r * 64, 0}, {64, 128}} : format::Box{{0, 0}, {world * 64, 128}};
+          cut ? format::Box{{r * 64, 0}, {64, 128}} : format::Box{{0, 0}, {world * 64, 128}};
       layouts[r].tensors.push_back(std::move(meta));
     }
   }
-  std::vector<double> seconds;
-  for (int i = 0; i < 7; ++i) {
-    seconds.push_back(Seconds([&] { Get(plan::MakePlan(layouts, node_of)); }));
+  return layouts;
+}
+
+// The leader has the hashes of what the ranks sent.
+void PlanBench(uint32_t world, uint32_t tensors, bool sharded) {
+  const std::string name = std::string("plan_") + std::to_string(world) + "x" +
+                           std::to_string(tensors) + (sharded ? "" : "_all_replicated");
+  std::vector<format::RankLayout> layouts = LayoutsOf(world, tensors, sharded);
+  std::vector<uint32_t> node_of;
+  std::vector<uint64_t> hashes;
+  for (uint32_t r = 0; r < world; ++r) {
+    node_of.push_back(r / 8);
+    hashes.push_back(layouts[r].Hash());
   }
-  Print("plan_" + std::to_string(world) + "x" + std::to_string(tensors), Median(seconds), 0, 0, 1.0,
-        Better::kLower, "s");
+  std::vector<double> seconds, cached;
+  for (int i = 0; i < 3; ++i) {
+    std::optional<plan::GangPlan> plan;
+    seconds.push_back(Seconds([&] { plan = Get(plan::MakePlan(layouts, node_of, hashes)); }));
+    cached.push_back(Seconds([&] {
+      if (plan::PlanHash(hashes, node_of) != plan->hash) Die("the plan has another hash");
+    }));
+  }
+  Print(name, Median(seconds), 0, 0, 1.0, Better::kLower, "s");
+  Print(name + "_cached", Median(cached) * 1e3, 0, 0, 10, Better::kLower, "ms");
+  format::Manifest manifest;
+  manifest.job = JobId::Random();
+  manifest.id = {Epoch(1), Step(1), Attempt(1)};
+  manifest.layouts = std::move(layouts);
+  manifest.values.resize(world);
+  const std::string bytes = Get(manifest.Encode());
+  Print(name + "_manifest", static_cast<double>(bytes.size()) / (1 << 20), 0, 0, 64, Better::kLower,
+        "MiB");
 }
 
 }  // namespace
@@ -184,7 +211,8 @@ void PlanBench(uint32_t world, uint32_t tensors) {
 
 int main(int argc, char** argv) {
   const auto settings = ckpt::bench::ParseSettings(argc, argv, 512, 1);
-  ckpt::bench::PlanBench(64, 2000);
   ckpt::bench::EngineBench(settings).Run();
+  ckpt::bench::PlanBench(4096, 2000, /*sharded=*/false);
+  ckpt::bench::PlanBench(4096, 2000, /*sharded=*/true);
   return 0;
 }

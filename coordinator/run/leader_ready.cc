@@ -4,6 +4,7 @@
 
 #include "coordinator/run/leader_launch.h"
 #include "coordinator/run/memcpy_speed.h"
+#include "libckpt/base/digest.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/plan/plan.h"
@@ -56,12 +57,14 @@ void LeaderLaunch::OnLayouts(uint32_t node, const LayoutsMsg& m) {
   const auto work = [bytes = layout_bytes_, node_of]() -> Planned {
     Planned planned;
     planned.layouts = std::make_shared<std::vector<format::RankLayout>>();
+    std::vector<uint64_t> hashes;
     for (const auto& [rank, encoded] : bytes) {
       Result<format::RankLayout> layout = format::RankLayout::Decode(encoded);
       if (!layout.ok()) return Planned(std::move(layout).status());
       planned.layouts->push_back(std::move(layout).value());
+      hashes.push_back(Hash64(AsBytes(encoded)));
     }
-    Result<plan::GangPlan> plan = plan::MakePlan(*planned.layouts, node_of);
+    Result<plan::GangPlan> plan = plan::MakePlan(*planned.layouts, node_of, hashes);
     if (!plan.ok()) return Planned(std::move(plan).status());
     for (const plan::RankPlan& rank : plan->ranks) planned.plans.push_back(rank.Encode());
     planned.hash = plan->hash;

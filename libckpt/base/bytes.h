@@ -35,9 +35,11 @@ class ByteWriter {
  public:
   template <typename Int>
   requires std::is_integral_v<Int> ByteWriter& Put(Int value) {
-    for (size_t i = 0; i < sizeof value; ++i) {
-      out_ += static_cast<char>(static_cast<std::make_unsigned_t<Int>>(value) >> (8 * i));
+    char raw[sizeof value];
+    for (size_t i = 0; i < sizeof value; ++i) {  // one store, as compilers see
+      raw[i] = static_cast<char>(static_cast<std::make_unsigned_t<Int>>(value) >> (8 * i));
     }
+    out_.append(raw, sizeof value);
     return *this;
   }
   ByteWriter& PutBool(bool value) { return Put<uint8_t>(value ? 1 : 0); }
@@ -58,6 +60,7 @@ class ByteWriter {
     out_.append(bytes);
     return *this;
   }
+  void Reserve(size_t bytes) { out_.reserve(bytes); }
   size_t size() const { return out_.size(); }
   std::string Take() && { return std::move(out_); }
   const std::string& str() const { return out_; }

@@ -235,10 +235,10 @@ class CaptureRun final : public SharedCapture {
     for (uint32_t i = 0; i < staged; ++i) {
       const plan::Piece& piece = region_->plan().pieces[i];
       const LiveTensor& tensor = (*tensors_)[piece.tensor_index];
-      if (piece.box.Empty()) continue;
+      if (piece.box().Empty()) continue;
       (OnHost(tensor) ? host_jobs_ : device_jobs_)
           .push_back(Job{&tensor, i,
-                         StridedCopy(piece.box, ViewOf(tensor), RowMajorView(piece.box)),
+                         StridedCopy(piece.box(), ViewOf(tensor), RowMajorView(piece.box())),
                          format::ElementBytes(tensor.meta.dtype)});
     }
     blocks_ = CutIntoBlocks(host_jobs_);

@@ -182,7 +182,7 @@ const Catalog::WriteMap& Catalog::PlannedWrites() const {
     const plan::RankPlan& of_rank = plan->ranks[r];
     for (uint32_t i = 0; i < of_rank.write_count; ++i) {
       const plan::Piece& piece = of_rank.pieces[i];
-      writes->emplace(layouts_[r].tensors[piece.tensor_index].name, std::pair(r, piece.box));
+      writes->emplace(layouts_[r].tensors[piece.tensor_index].name, std::pair(r, piece.box()));
     }
   }
   MutexLock lock(mutex_);

@@ -9,7 +9,7 @@ format::ShardTensor ShardTensorOf(const format::RankLayout& layout, const plan::
   tensor.dtype = meta.dtype;
   tensor.placement = meta.placement;
   tensor.global_shape = meta.global_shape;
-  tensor.box = piece.box;
+  tensor.box = piece.box();
   return tensor;
 }
 

@@ -87,7 +87,7 @@ Result<Offsets> ComputeOffsets(const format::RankLayout& layout, const plan::Ran
   uint64_t at = AlignUp(offsets.digests + chunk_count * sizeof(DigestSlot), kPageBytes);
   for (const plan::Piece& piece : plan.pieces) {
     const uint64_t bytes =
-        piece.box.ElementCount() * format::ElementBytes(layout.tensors[piece.tensor_index].dtype);
+        piece.box().ElementCount() * format::ElementBytes(layout.tensors[piece.tensor_index].dtype);
     offsets.pieces.push_back(at);
     offsets.piece_bytes.push_back(bytes);
     overflow = overflow || AddOverflows(at, bytes, &at) || at > UINT64_MAX - kPageBytes;
@@ -106,7 +106,7 @@ Result<uint64_t> StageBytes(const format::RankLayout& layout, const plan::RankPl
   for (const plan::Piece& piece : plan.pieces) {
     const format::TensorMeta& tensor = layout.tensors[piece.tensor_index];
     uint64_t bytes = 0;
-    if (MulOverflows(piece.box.ElementCount(), format::ElementBytes(tensor.dtype), &bytes) ||
+    if (MulOverflows(piece.box().ElementCount(), format::ElementBytes(tensor.dtype), &bytes) ||
         AddOverflows(sum, bytes, &sum) || sum > bytes_max) {
       return ResourceExhausted("staging region: the state does not fit into " +
                                FormatBytes(bytes_max));

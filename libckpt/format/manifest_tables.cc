@@ -102,9 +102,15 @@ void BuildTensors(const Manifest& manifest, ManifestTables* tables) {
         cuts.emplace_back();
         holders.emplace_back();
       }
-      const std::string key = DimsKey(tensor.local.offset) + DimsKey(tensor.local.shape);
-      holders[number].emplace_back(r, static_cast<int32_t>(boxes[number].Of(key, &fresh)));
-      if (fresh) cuts[number].boxes.push_back(tensor.local);
+      // Of a replicated tensor, the box that the rank before had.
+      const int32_t before = holders[number].empty() ? -1 : holders[number].back().second;
+      if (before >= 0 && cuts[number].boxes[static_cast<size_t>(before)] == tensor.local) {
+        holders[number].emplace_back(r, before);
+      } else {
+        const std::string key = DimsKey(tensor.local.offset) + DimsKey(tensor.local.shape);
+        holders[number].emplace_back(r, static_cast<int32_t>(boxes[number].Of(key, &fresh)));
+        if (fresh) cuts[number].boxes.push_back(tensor.local);
+      }
       list.push_back(number);
     }
     last = list;

@@ -138,11 +138,20 @@ Status CheckTensor(const TensorMeta& tensor) {
     return BadTensor(
         tensor, std::to_string(dims) + " dimensions, more than " + std::to_string(kTensorDimsMax));
   }
-  if (tensor.local.offset.size() != dims || tensor.local.shape.size() != dims) {
-    return BadTensor(tensor, "its local part has another number of dimensions than its shape");
-  }
   if (!ShapeFits(tensor.global_shape, ElementBytes(tensor.dtype))) {
     return BadTensor(tensor, "its size overflows");
+  }
+  CKPT_RETURN_IF_ERROR(CheckLocalBox(tensor));
+  if (!tensor.tied_to.empty() && tensor.tied_to == tensor.name) {
+    return BadTensor(tensor, "it is tied to itself");
+  }
+  return OkStatus();
+}
+
+Status CheckLocalBox(const TensorMeta& tensor) {
+  const size_t dims = tensor.global_shape.size();
+  if (tensor.local.offset.size() != dims || tensor.local.shape.size() != dims) {
+    return BadTensor(tensor, "its local part has another number of dimensions than its shape");
   }
   for (size_t d = 0; d < dims; ++d) {
     uint64_t end = 0;
@@ -151,14 +160,16 @@ Status CheckTensor(const TensorMeta& tensor) {
       return BadTensor(tensor, "its local part leaves its shape in dimension " + std::to_string(d));
     }
   }
-  if (!tensor.tied_to.empty() && tensor.tied_to == tensor.name) {
-    return BadTensor(tensor, "it is tied to itself");
-  }
   return OkStatus();
 }
 
 std::string RankLayout::Encode() const {
   ByteWriter writer;
+  size_t bytes = 8;
+  for (const TensorMeta& tensor : tensors)
+    bytes += kTensorBytesMin + tensor.name.size() + tensor.tied_to.size() +
+             3 * sizeof(uint64_t) * tensor.global_shape.size();
+  writer.Reserve(bytes);
   writer.Put<uint32_t>(rank.value()).Put<uint32_t>(static_cast<uint32_t>(tensors.size()));
   for (const TensorMeta& tensor : tensors) PutTensor(&writer, tensor);
   return std::move(writer).Take();

@@ -85,6 +85,9 @@ struct TensorMeta {
 // kInvalidArgument, naming the tensor, for overflow, too many dims, a box outside the global shape,
 // a bad name or dtype.
 Status CheckTensor(const TensorMeta& tensor);
+// The part of it that is about the local box: for a tensor that is otherwise equal to one that was
+// checked.
+Status CheckLocalBox(const TensorMeta& tensor);
 
 // Everything one rank tracks, without bytes. Tensors are in the order of the state; names are
 // unique but for kPerRank.

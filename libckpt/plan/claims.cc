@@ -88,6 +88,13 @@ class Collector {
 
   Status AddRank(uint32_t rank) {
     const auto& tensors = layouts_[rank].tensors;
+    // Replicas of all they hold: what holds of the rank before holds of this one.
+    if (rank > 0 && tensors == layouts_[rank - 1].tensors) {
+      for (uint32_t i = 0; i < tensors.size(); ++i) {
+        if (previous_[i] != kNoDomain) domains_[previous_[i]].claims.push_back(Claim{rank, i});
+      }
+      return OkStatus();
+    }
     std::vector<uint32_t> ids(tensors.size(), kNoDomain);
     for (uint32_t i = 0; i < tensors.size(); ++i) {
       const TensorMeta& tensor = tensors[i];
@@ -127,16 +134,23 @@ class Collector {
 
   Status AddClaim(Domain* domain, const Claim& claim) {
     const TensorMeta& tensor = MetaOf(layouts_, claim);
-    CKPT_RETURN_IF_ERROR(format::CheckTensor(tensor));
+    // Most are the tensor of the rank before but for the box.
+    const TensorMeta& first = *domain->meta;
+    const bool alike = !domain->claims.empty() && tensor.dtype == first.dtype &&
+                       tensor.placement == first.placement &&
+                       tensor.global_shape == first.global_shape;
+    CKPT_RETURN_IF_ERROR(alike ? format::CheckLocalBox(tensor) : format::CheckTensor(tensor));
     CKPT_RETURN_IF_ERROR(CheckHeldBox(tensor, claim.rank));
     if (!domain->claims.empty()) {
       if (domain->claims.back().rank == claim.rank) {
         return InvalidArgument("tensor " + Quoted(tensor.name) + " appears twice on rank " +
                                std::to_string(claim.rank));
       }
-      CKPT_RETURN_IF_ERROR(
-          CheckAgainstFirst(*domain->meta, domain->claims[0].rank, tensor, claim.rank));
+      if (!alike) {
+        CKPT_RETURN_IF_ERROR(CheckAgainstFirst(first, domain->claims[0].rank, tensor, claim.rank));
+      }
     }
+    if (domain->claims.empty()) domain->claims.reserve(layouts_.size());
     domain->claims.push_back(claim);
     return OkStatus();
   }

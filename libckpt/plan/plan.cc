@@ -1,6 +1,7 @@
 #include "libckpt/plan/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -30,30 +31,80 @@ struct ReplicaSet {
   std::vector<SharedBox> boxes;
 };
 
-// A piece with what it is sorted by.
-struct Draft {
-  uint32_t element_bytes = 0;
-  uint32_t name_order = 0;
-  Piece piece;
-  bool operator<(const Draft& other) const {
-    return std::tie(other.element_bytes, name_order, piece.box.offset, piece.box.shape) <
-           std::tie(element_bytes, other.name_order, other.piece.box.offset, other.piece.box.shape);
+// What pieces are sorted by, before their boxes: falling element size, rising name.
+uint64_t KeyOf(uint32_t element_bytes, uint32_t name_order) {
+  return uint64_t{UINT32_MAX - element_bytes} << 32 | name_order;
+}
+
+// Pieces of a rank with their keys; they mostly come in order.
+class Drafts {
+ public:
+  void Reserve(size_t count) {
+    pieces_.reserve(count);
+    keys_.reserve(count);
   }
+  void Add(uint64_t key, Piece piece) {
+    if (!pieces_.empty() && Before(key, piece, keys_.back(), pieces_.back())) {
+      ++breaks_;
+      last_run_ = pieces_.size();
+    }
+    keys_.push_back(key);
+    pieces_.push_back(std::move(piece));
+  }
+  size_t size() const { return pieces_.size(); }
+  // In order; nothing is left here.
+  std::vector<Piece> Take() {
+    if (breaks_ == 0) return std::move(pieces_);
+    std::vector<uint32_t> order(pieces_.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    const auto before = [&](uint32_t a, uint32_t b) {
+      return Before(keys_[a], pieces_[a], keys_[b], pieces_[b]);
+    };
+    // Sharded tensors, then what replicas share: two runs.
+    if (breaks_ == 1)
+      std::inplace_merge(order.begin(), order.begin() + static_cast<ptrdiff_t>(last_run_),
+                         order.end(), before);
+    else
+      std::sort(order.begin(), order.end(), before);
+    std::vector<Piece> sorted;
+    sorted.reserve(order.size());
+    for (const uint32_t i : order) sorted.push_back(std::move(pieces_[i]));
+    return sorted;
+  }
+
+ private:
+  static bool Before(uint64_t a_key, const Piece& a, uint64_t b_key, const Piece& b) {
+    if (a_key != b_key) return a_key < b_key;
+    return std::tie(a.box().offset, a.box().shape) < std::tie(b.box().offset, b.box().shape);
+  }
+  std::vector<Piece> pieces_;
+  std::vector<uint64_t> keys_;
+  uint32_t breaks_ = 0;  // in their order
+  size_t last_run_ = 0;  // begins there
 };
 
 struct DraftRank {
-  std::vector<Draft> write, hold;
-  uint64_t stage_bytes = 0;
+  Drafts write, hold;
+  Piece::Box last;  // most tensors of a rank are cut alike
 };
 
 class Planner {
  public:
   Planner(const std::vector<RankLayout>& layouts, const std::vector<uint32_t>& node_of)
-      : layouts_(layouts), node_of_(node_of), ranks_(layouts.size()) {}
+      : layouts_(layouts), node_of_(node_of), ranks_(layouts.size()), stage_bytes_(layouts.size()) {
+    for (size_t r = 0; r < layouts.size(); ++r) ranks_[r].write.Reserve(layouts[r].tensors.size());
+  }
 
   Status Plan() {
     CKPT_ASSIGN_OR_RETURN(domains_, CollectClaims(layouts_));
-    for (const Domain& domain : domains_) CKPT_RETURN_IF_ERROR(Place(domain));
+    // In the order of a shard's file, so that little is left to sort.
+    std::vector<const Domain*> order;
+    for (const Domain& domain : domains_) order.push_back(&domain);
+    std::sort(order.begin(), order.end(), [](const Domain* a, const Domain* b) {
+      return KeyOf(format::ElementBytes(a->meta->dtype), a->name_order) <
+             KeyOf(format::ElementBytes(b->meta->dtype), b->name_order);
+    });
+    for (const Domain* domain : order) CKPT_RETURN_IF_ERROR(Place(*domain));
     for (ReplicaSet& set : sets_) SplitSet(&set);
     for (const auto& [set, part] : parts_) HoldElsewhere(sets_[set], part);
     return OkStatus();
@@ -62,13 +113,12 @@ class Planner {
   std::vector<RankPlan> Take() {
     std::vector<RankPlan> plans(ranks_.size());
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      DraftRank& draft = ranks_[r];
-      std::sort(draft.write.begin(), draft.write.end());
-      std::sort(draft.hold.begin(), draft.hold.end());
-      plans[r].write_count = static_cast<uint32_t>(draft.write.size());
-      plans[r].pieces.reserve(draft.write.size() + draft.hold.size());
-      for (Draft& d : draft.write) plans[r].pieces.push_back(std::move(d.piece));
-      for (Draft& d : draft.hold) plans[r].pieces.push_back(std::move(d.piece));
+      plans[r].write_count = static_cast<uint32_t>(ranks_[r].write.size());
+      plans[r].pieces = ranks_[r].write.Take();
+      std::vector<Piece> held = ranks_[r].hold.Take();
+      plans[r].pieces.insert(plans[r].pieces.end(), std::make_move_iterator(held.begin()),
+                             std::make_move_iterator(held.end()));
+      ranks_[r] = DraftRank();
     }
     return plans;
   }
@@ -91,56 +141,89 @@ class Planner {
     return Internal("placement of " + Quoted(domain.meta->name));
   }
 
+  // How a sharded tensor is cut. Most are cut like the one before them, on the same ranks: then
+  // only their boxes are compared.
+  struct Cut {
+    std::vector<uint64_t> shape;
+    std::vector<uint32_t> ranks;                // by claim
+    std::vector<Piece::Box> boxes;              // by claim
+    std::vector<uint64_t> elements;             // by claim
+    std::vector<std::vector<uint32_t>> groups;  // claims of one box, none of it empty
+  };
+
+  const Box& BoxOf(const Claim& claim) const { return MetaOf(layouts_, claim).local; }
+
   Status PlaceSharded(const Domain& domain) {
-    const auto box_of = [&](const Claim& claim) -> const Box& {
-      return MetaOf(layouts_, claim).local;
-    };
     if (Box{{}, domain.meta->global_shape}.Empty()) {
       AddShared(domain, {domain.claims[0]}, domain.meta->local);
       return OkStatus();
     }
-    std::vector<Claim> claims;  // by box, then rank
-    for (const Claim& claim : domain.claims) {
-      if (!box_of(claim).Empty()) claims.push_back(claim);
+    if (!IsCutAsBefore(domain)) CKPT_RETURN_IF_ERROR(MakeCut(domain));
+    const uint32_t element_bytes = format::ElementBytes(domain.meta->dtype);
+    const uint64_t key = KeyOf(element_bytes, domain.name_order);
+    std::vector<Claim> claims;
+    for (const std::vector<uint32_t>& group : cut_.groups) {
+      const uint32_t first = group[0];
+      if (group.size() == 1) {
+        const uint32_t rank = cut_.ranks[first];
+        stage_bytes_[rank] += cut_.elements[first] * element_bytes;
+        ranks_[rank].write.Add(
+            key, Piece(domain.claims[first].tensor_index, cut_.boxes[first], /*writes=*/true));
+        continue;
+      }
+      claims.clear();
+      for (const uint32_t member : group) claims.push_back(domain.claims[member]);
+      AddShared(domain, claims, BoxOf(claims[0]));
     }
-    const auto before = [&](const Claim& a, const Claim& b) {
-      return std::tie(box_of(a).offset, box_of(a).shape, a.rank) <
-             std::tie(box_of(b).offset, box_of(b).shape, b.rank);
-    };
-    if (!std::is_sorted(claims.begin(), claims.end(), before)) {
-      std::sort(claims.begin(), claims.end(), before);
-    }
-    std::vector<std::vector<Claim>> groups;
-    for (const Claim& claim : claims) {
-      if (groups.empty() || box_of(groups.back()[0]) != box_of(claim)) groups.emplace_back();
-      groups.back().push_back(claim);
-    }
-    CKPT_RETURN_IF_ERROR(CheckTiled(domain, groups));
-    for (const auto& group : groups) AddShared(domain, group, box_of(group[0]));
     return OkStatus();
   }
 
-  Status CheckTiled(const Domain& domain, const std::vector<std::vector<Claim>>& groups) {
-    std::vector<const Box*> boxes;
-    for (const auto& group : groups) boxes.push_back(&MetaOf(layouts_, group[0]).local);
-    // Most tensors are cut like the one before them.
-    const bool same = domain.meta->global_shape == tiled_shape_ &&
-                      std::equal(boxes.begin(), boxes.end(), tiled_.begin(), tiled_.end(),
-                                 [](const Box* a, const Box* b) { return *a == *b; });
-    if (same) return OkStatus();
-    const Box whole{std::vector<uint64_t>(domain.meta->global_shape.size(), 0),
-                    domain.meta->global_shape};
-    const auto fault = CheckTiling(whole, boxes);
-    if (!fault) {
-      tiled_shape_ = domain.meta->global_shape;
-      tiled_ = std::move(boxes);
-      return OkStatus();
+  bool IsCutAsBefore(const Domain& domain) const {
+    if (domain.meta->global_shape != cut_.shape || domain.claims.size() != cut_.ranks.size())
+      return false;
+    for (size_t i = 0; i < domain.claims.size(); ++i) {
+      const Claim& claim = domain.claims[i];
+      if (claim.rank != cut_.ranks[i] || BoxOf(claim) != *cut_.boxes[i]) return false;
     }
+    return true;
+  }
+
+  Status MakeCut(const Domain& domain) {
+    Cut cut;
+    cut.shape = domain.meta->global_shape;
+    std::vector<uint32_t> order;  // claims by box, then rank
+    for (uint32_t i = 0; i < domain.claims.size(); ++i) {
+      const Box& box = BoxOf(domain.claims[i]);
+      cut.ranks.push_back(domain.claims[i].rank);
+      cut.boxes.push_back(std::make_shared<const Box>(box));
+      cut.elements.push_back(box.ElementCount());
+      if (!box.Empty()) order.push_back(i);
+    }
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      return std::tie(cut.boxes[a]->offset, cut.boxes[a]->shape, cut.ranks[a]) <
+             std::tie(cut.boxes[b]->offset, cut.boxes[b]->shape, cut.ranks[b]);
+    });
+    for (const uint32_t i : order) {
+      if (cut.groups.empty() || *cut.boxes[cut.groups.back()[0]] != *cut.boxes[i])
+        cut.groups.emplace_back();
+      cut.groups.back().push_back(i);
+    }
+    CKPT_RETURN_IF_ERROR(CheckTiled(domain, cut));
+    cut_ = std::move(cut);
+    return OkStatus();
+  }
+
+  static Status CheckTiled(const Domain& domain, const Cut& cut) {
+    std::vector<const Box*> boxes;
+    for (const auto& group : cut.groups) boxes.push_back(cut.boxes[group[0]].get());
+    const Box whole{std::vector<uint64_t>(cut.shape.size(), 0), cut.shape};
+    const auto fault = CheckTiling(whole, boxes);
+    if (!fault) return OkStatus();
     if (fault->overlap) {
       return InvalidArgument(
           "tensor " + Quoted(domain.meta->name) + ": the boxes of rank " +
-          std::to_string(groups[fault->overlap->first][0].rank) + " and rank " +
-          std::to_string(groups[fault->overlap->second][0].rank) +
+          std::to_string(cut.ranks[cut.groups[fault->overlap->first][0]]) + " and rank " +
+          std::to_string(cut.ranks[cut.groups[fault->overlap->second][0]]) +
           " overlap without being equal; make them equal (replicas) or disjoint");
     }
     return InvalidArgument(
@@ -193,14 +276,19 @@ class Planner {
   void HoldElsewhere(const ReplicaSet& set, const SplitPart& part) {
     const SharedBox& shared = set.boxes[part.item];
     const uint32_t writer_node = node_of_[set.ranks[part.member]];
+    const auto box = std::make_shared<const Box>(part.box);
+    const uint32_t element_bytes = format::ElementBytes(shared.domain->meta->dtype);
+    const uint64_t bytes = box->ElementCount() * element_bytes;
+    const uint64_t key = KeyOf(element_bytes, shared.domain->name_order);
     for (const auto& members : MembersByNode(set)) {
       if (node_of_[set.ranks[members[0]]] == writer_node) continue;
       const uint32_t member =
           *std::min_element(members.begin(), members.end(), [&](uint32_t a, uint32_t b) {
-            return ranks_[set.ranks[a]].stage_bytes < ranks_[set.ranks[b]].stage_bytes;
+            return stage_bytes_[set.ranks[a]] < stage_bytes_[set.ranks[b]];
           });
-      Give(*shared.domain, Claim{set.ranks[member], shared.tensor_index[member]}, part.box,
-           /*write=*/false);
+      const uint32_t rank = set.ranks[member];
+      stage_bytes_[rank] += bytes;
+      ranks_[rank].hold.Add(key, Piece(shared.tensor_index[member], box, /*writes=*/false));
     }
   }
 
@@ -220,9 +308,10 @@ class Planner {
     DraftRank& rank = ranks_[claim.rank];
     // Per-rank tensors of one name may differ in dtype, hence the claim's own.
     const uint32_t element_bytes = format::ElementBytes(MetaOf(layouts_, claim).dtype);
-    rank.stage_bytes += box.ElementCount() * element_bytes;
+    stage_bytes_[claim.rank] += box.ElementCount() * element_bytes;
+    if (rank.last == nullptr || *rank.last != box) rank.last = std::make_shared<const Box>(box);
     (write ? rank.write : rank.hold)
-        .push_back(Draft{element_bytes, domain.name_order, Piece{claim.tensor_index, box, write}});
+        .Add(KeyOf(element_bytes, domain.name_order), Piece(claim.tensor_index, rank.last, write));
   }
 
   const std::vector<RankLayout>& layouts_;
@@ -233,8 +322,8 @@ class Planner {
   size_t last_set_ = 0;
   std::vector<std::pair<uint32_t, SplitPart>> parts_;  // set, part
   std::vector<DraftRank> ranks_;
-  std::vector<uint64_t> tiled_shape_;
-  std::vector<const Box*> tiled_;
+  std::vector<uint64_t> stage_bytes_;  // by rank
+  Cut cut_;                            // of the sharded tensor before
   const ReplicaSet* grouped_ = nullptr;
   std::vector<std::vector<uint32_t>> by_node_;
 };
@@ -251,22 +340,28 @@ uint64_t PlanHash(const std::vector<uint64_t>& layout_hashes,
 
 Result<GangPlan> MakePlan(const std::vector<RankLayout>& layouts,
                           const std::vector<uint32_t>& node_of) {
+  std::vector<uint64_t> hashes;
+  for (const RankLayout& layout : layouts) hashes.push_back(layout.Hash());
+  return MakePlan(layouts, node_of, hashes);
+}
+
+Result<GangPlan> MakePlan(const std::vector<RankLayout>& layouts,
+                          const std::vector<uint32_t>& node_of,
+                          const std::vector<uint64_t>& layout_hashes) {
   if (layouts.empty() || layouts.size() != node_of.size()) {
     return InvalidArgument(
         "a plan needs at least one rank and the node of each: " + std::to_string(layouts.size()) +
         " layouts, " + std::to_string(node_of.size()) + " nodes");
   }
-  std::vector<uint64_t> hashes;
   for (uint32_t r = 0; r < layouts.size(); ++r) {
     if (layouts[r].rank != Rank(r)) {
       return InvalidArgument("layout " + std::to_string(r) + " is of rank " +
                              std::to_string(layouts[r].rank.value()));
     }
-    hashes.push_back(layouts[r].Hash());
   }
   Planner planner(layouts, node_of);
   CKPT_RETURN_IF_ERROR(planner.Plan());
-  return GangPlan{planner.Take(), PlanHash(hashes, node_of)};
+  return GangPlan{planner.Take(), PlanHash(layout_hashes, node_of)};
 }
 
 }  // namespace ckpt::plan

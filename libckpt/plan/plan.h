@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,25 @@
 namespace ckpt::plan {
 
 // One piece as its stager sees it: which of its own tensors, which box, whether it also writes it.
-struct Piece {
-  uint32_t tensor_index = 0;  // into the stager's RankLayout::tensors
-  format::Box box;            // global coordinates, within that tensor's local box
-  bool write = false;         // part of this rank's shard
-  bool operator==(const Piece&) const = default;
+// Pieces of many tensors and ranks share one box: thousands of ranks have millions of pieces.
+class Piece {
+ public:
+  using Box = std::shared_ptr<const format::Box>;
+  Piece(uint32_t tensor, format::Box box, bool writes)
+      : Piece(tensor, std::make_shared<const format::Box>(std::move(box)), writes) {}
+  Piece(uint32_t tensor, Box box, bool writes)
+      : tensor_index(tensor), write(writes), box_(std::move(box)) {}
+
+  uint32_t tensor_index;  // into the stager's RankLayout::tensors
+  bool write;             // part of this rank's shard
+  // Global coordinates, within that tensor's local box.
+  const format::Box& box() const { return *box_; }
+  bool operator==(const Piece& other) const {
+    return tensor_index == other.tensor_index && write == other.write && *box_ == *other.box_;
+  }
+
+ private:
+  Box box_;
 };
 
 // What one rank stages: first the `write_count` pieces of its own shard in file order (falling
@@ -54,6 +69,10 @@ struct GangPlan {
 // being equal, or leave elements to nobody; a replicated tensor with different boxes).
 Result<GangPlan> MakePlan(const std::vector<format::RankLayout>& layouts,
                           const std::vector<uint32_t>& node_of);
+// The same for who has the layouts' hashes, of their encoded bytes, already.
+Result<GangPlan> MakePlan(const std::vector<format::RankLayout>& layouts,
+                          const std::vector<uint32_t>& node_of,
+                          const std::vector<uint64_t>& layout_hashes);
 uint64_t PlanHash(const std::vector<uint64_t>& layout_hashes, const std::vector<uint32_t>& node_of);
 
 }  // namespace ckpt::plan

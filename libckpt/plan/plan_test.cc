@@ -148,9 +148,9 @@ void CheckInvariants(const RandomJob& job, const GangPlan& plan) {
       ASSERT_LT(piece.tensor_index, job.layouts[r].tensors.size());
       const TensorMeta& tensor = job.layouts[r].tensors[piece.tensor_index];
       EXPECT_TRUE(tensor.tied_to.empty());
-      EXPECT_TRUE(tensor.local.Contains(piece.box));  // I2
+      EXPECT_TRUE(tensor.local.Contains(piece.box()));  // I2
       EXPECT_EQ(piece.write, i < rank.write_count);
-      for (const uint64_t element : ElementsOf(piece.box, tensor.global_shape)) {
+      for (const uint64_t element : ElementsOf(piece.box(), tensor.global_shape)) {
         if (piece.write) ++written[DomainKey(tensor, r)][element];
         ++on_node[job.node_of[r]][DomainKey(tensor, r)][element];
       }
@@ -160,7 +160,7 @@ void CheckInvariants(const RandomJob& job, const GangPlan& plan) {
       const auto key = [&](const Piece& p) {
         const TensorMeta& tensor = job.layouts[r].tensors[p.tensor_index];
         return std::make_tuple(-static_cast<int>(format::ElementBytes(tensor.dtype)), tensor.name,
-                               p.box.offset, p.box.shape);
+                               p.box().offset, p.box().shape);
       };
       EXPECT_LT(key(rank.pieces[i - 1]), key(rank.pieces[i]));
     }
@@ -374,7 +374,7 @@ TEST(RankPlan, DecodeTakesNoDamagedBytes) {
     EXPECT_LE(decoded->write_count, decoded->pieces.size());
     for (const Piece& piece : decoded->pieces) {
       ASSERT_LT(piece.tensor_index, 2u);
-      EXPECT_TRUE(tensors[piece.tensor_index].local.Contains(piece.box));
+      EXPECT_TRUE(tensors[piece.tensor_index].local.Contains(piece.box()));
     }
   }
 }

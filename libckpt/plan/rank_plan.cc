@@ -12,7 +12,8 @@ namespace {
 constexpr uint32_t kPlanVersion = 1;
 
 uint64_t PieceBytes(const format::RankLayout& layout, const Piece& piece) {
-  return piece.box.ElementCount() * format::ElementBytes(layout.tensors[piece.tensor_index].dtype);
+  return piece.box().ElementCount() *
+         format::ElementBytes(layout.tensors[piece.tensor_index].dtype);
 }
 
 Status CheckPiece(const format::RankLayout& layout, const Piece& piece) {
@@ -22,8 +23,8 @@ Status CheckPiece(const format::RankLayout& layout, const Piece& piece) {
   }
   const format::TensorMeta& tensor = layout.tensors[piece.tensor_index];
   const size_t dims = tensor.local.shape.size();
-  const bool fits = piece.box.shape.size() == dims && piece.box.offset.size() == dims &&
-                    tensor.local.Contains(piece.box) && tensor.tied_to.empty();
+  const bool fits = piece.box().shape.size() == dims && piece.box().offset.size() == dims &&
+                    tensor.local.Contains(piece.box()) && tensor.tied_to.empty();
   if (fits) return OkStatus();
   return DataLoss("plan holds a piece outside of tensor " + Quoted(tensor.name));
 }
@@ -31,7 +32,7 @@ Status CheckPiece(const format::RankLayout& layout, const Piece& piece) {
 // No element is staged twice by one rank.
 Status CheckDisjoint(const format::RankLayout& layout, const RankPlan& plan) {
   std::vector<std::vector<const format::Box*>> boxes(layout.tensors.size());
-  for (const Piece& piece : plan.pieces) boxes[piece.tensor_index].push_back(&piece.box);
+  for (const Piece& piece : plan.pieces) boxes[piece.tensor_index].push_back(&piece.box());
   for (size_t t = 0; t < boxes.size(); ++t) {
     if (boxes[t].size() > 1 && FindOverlap(boxes[t])) {
       return DataLoss("plan holds overlapping pieces of tensor " + Quoted(layout.tensors[t].name));
@@ -48,7 +49,7 @@ std::string RankPlan::Encode() const {
   writer.Put<uint32_t>(static_cast<uint32_t>(pieces.size()));
   for (const Piece& piece : pieces) {
     writer.Put<uint32_t>(piece.tensor_index);
-    writer.PutArray<uint64_t>(piece.box.offset).PutArray<uint64_t>(piece.box.shape);
+    writer.PutArray<uint64_t>(piece.box().offset).PutArray<uint64_t>(piece.box().shape);
   }
   return std::move(writer).Take();
 }
@@ -60,11 +61,11 @@ Result<RankPlan> RankPlan::Decode(std::string_view bytes, const format::RankLayo
   plan.write_count = reader.Get<uint32_t>();
   const uint32_t count = reader.GetCount(12);
   for (uint32_t i = 0; i < count && !reader.failed(); ++i) {
-    Piece piece;
-    piece.tensor_index = reader.Get<uint32_t>();
-    piece.box.offset = reader.GetArray<uint64_t>(kTensorDimsMax);
-    piece.box.shape = reader.GetArray<uint64_t>(kTensorDimsMax);
-    piece.write = i < plan.write_count;
+    const auto tensor = reader.Get<uint32_t>();
+    format::Box box;
+    box.offset = reader.GetArray<uint64_t>(kTensorDimsMax);
+    box.shape = reader.GetArray<uint64_t>(kTensorDimsMax);
+    Piece piece(tensor, std::move(box), i < plan.write_count);
     if (!reader.failed()) CKPT_RETURN_IF_ERROR(CheckPiece(layout, piece));
     plan.pieces.push_back(std::move(piece));
   }
