@@ -160,6 +160,7 @@ class LeaderLaunch {
   void OnAnswer(const gang::NoticeAnswer& answer);
   void OnLoss(const gang::LossBooked& loss);
   void SayPhase(const gang::Report& report);
+  void NoteTrouble(const gang::Report& report, bool stop);
   void SetEnd(LaunchEnd end, std::string reason);
 
   Services* const services_;

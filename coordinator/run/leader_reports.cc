@@ -22,11 +22,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
   if (report.attempt != 0 &&
       (report.phase == OpPhase::kStaged || report.phase == OpPhase::kDurable))
     steps_[report.attempt] = report.step;
-  if (report.phase == OpPhase::kLate) {
-    held_up_[report.attempt] = report.status.message();
-  } else {
-    held_up_.erase(report.attempt);  // it went on, or it is over
-  }
+  NoteTrouble(report, stop);
   switch (report.phase) {
     case OpPhase::kQueued:
       if (stop) times_ = LaunchTimes{.noticed_ns = report.noticed_ns};
@@ -82,12 +78,22 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
     case OpPhase::kAgain:
       break;
   }
+  SayPhase(report);
+  host_.changed();
+}
+
+// What holds the attempt or the stop up is forgotten when it goes on, or is over.
+void LeaderLaunch::NoteTrouble(const gang::Report& report, bool stop) {
+  using gang::OpPhase;
+  if (report.phase == OpPhase::kLate) {
+    held_up_[report.attempt] = report.status.message();
+  } else {
+    held_up_.erase(report.attempt);
+  }
   const bool on_its_way = report.phase == OpPhase::kQueued || report.phase == OpPhase::kTooLate ||
                           report.phase == OpPhase::kLate || report.phase == OpPhase::kNotified ||
                           report.phase == OpPhase::kAgain;
-  if (stop && !on_its_way) notice_text_.clear();  // the gang stops, or does not
-  SayPhase(report);
-  host_.changed();
+  if (stop && !on_its_way) notice_text_.clear();
 }
 
 // Said at once, and again when it changes: what a person can still do, can be done now.
