@@ -389,7 +389,13 @@ TEST(Saves, RanksThatSavedDifferentStepsAreTold) {
       << back->status.ToString();
   table.Leads(Command{2, Request::kSuspend, 0, false, "operator"});
   table.DeliverAll();
-  table.AllReach();
+  for (int i = 0; i < 5 && table.leader->view().decision == Decision::kNone; ++i) {
+    table.AllReach();
+    table.DeliverAll();
+    table.Passes(kSecond);
+    table.TickAll();
+    table.DeliverAll();
+  }
   EXPECT_EQ(table.leader->view().decision, Decision::kStage) << "nothing stands in its way";
 }
 
