@@ -29,7 +29,10 @@ def let_go(cluster):
 
 
 def submit(cluster, reference, folder, name, ranks, *flags, save_every=0):
-    command = reference.argv("train", folder) + (["--save-every", str(save_every)] if save_every else [])
+    """It takes some seconds however fast the machine is: what a test does to it comes before its end."""
+    pause_ms = min(20, 5000 // reference.steps)
+    command = reference.argv("train", folder) + ["--pause-ms", str(pause_ms)]
+    command += ["--save-every", str(save_every)] if save_every else []
     done = cluster.run_ctl("submit", "--name", name, "--ranks", ranks, *flags, "--", *command)
     assert done.returncode == 0, done.stderr
     return done
