@@ -200,6 +200,11 @@ void FakeCuda::Break(Result32 result) {
   MutexLock lock(mutex_);
   if (broken_ == 0) broken_ = result;
 }
+void FakeCuda::Stop() {
+  SetUploadDelay(Nanos(0));
+  SetCopyDelay(Nanos(0));
+  StopStreams();
+}
 void FakeCuda::SetCopyDelay(Nanos delay) {
   MutexLock lock(mutex_);
   delay_ = delay;
@@ -233,6 +238,9 @@ World::World() {
     devices_.back()->SetUploadDelay(
         std::chrono::microseconds(Number("CKPT_FAKECUDA_UPLOAD_US", 0)));
   }
+  std::atexit([] {
+    for (const auto& device : Get().devices_) device->Stop();
+  });
   const char* text = std::getenv("CKPT_FAKECUDA_FAIL");
   std::string left = text == nullptr ? "" : text;
   while (!left.empty()) {

@@ -52,6 +52,8 @@ class FakeCuda final : public device::AsyncDevice {
   void BreakAtCopy(uint64_t nth);
   uint64_t used_bytes() const;
   void Break(Result32 result);
+  void
+  Stop();  // at the end of the process: what is enqueued happens at once, and no thread is left
 
  private:
   struct Handle {
