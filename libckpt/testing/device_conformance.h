@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,8 @@ struct DeviceMaker {
   std::string name;
   std::function<std::unique_ptr<device::Device>()> make;  // null: skip
 };
+// So that a test is called the same in each run.
+inline void PrintTo(const DeviceMaker& maker, std::ostream* out) { *out << maker.name; }
 
 class DeviceConformance : public ::testing::TestWithParam<DeviceMaker> {
  protected:
