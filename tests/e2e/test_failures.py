@@ -194,15 +194,19 @@ def test_what_the_first_victim_freed_is_kept_until_the_last_has_left(cluster, re
 
 def test_a_store_that_refuses_is_told_while_the_copy_waits_in_ram(cluster, reference, tmp_path):
     want = reference(2, steps=120, hidden=256)
-    cluster.env["CKPT_FAULT_AT"] = "engine.write.create=fail"
+    hold_at(cluster, "engine.write.create")  # what fails before the release rolls the suspend back
     cluster.start_agent("a", 2, "512MiB")
     submit(cluster, want, tmp_path, "train", 2)
     wait_state(cluster, "train", "running", step=10)
     assert cluster.run_ctl("suspend", "train", "--wait").returncode == 0
-    wait_for("the copy is durable", lambda: cluster.job("train")["copies"][0]["durable"], 60)
-    told, = events(cluster, "train", "held_up")
+    store, away = cluster.out / "store" / "train", cluster.out / "away"
+    store.rename(away)
+    let_go(cluster)
+    told = wait_for("it is told", lambda: events(cluster, "train", "held_up"), 60)[0]
     assert "the copy stays in RAM, try 2 of 10" in told["message"] and told["message"].startswith("node a: "), told
     assert told["message"] in cluster.run_ctl("why", "train").stdout
+    away.rename(store)
+    wait_for("the copy is durable", lambda: cluster.job("train")["copies"][0]["durable"], 60)
     assert cluster.run_ctl("resume", "train", "--wait").returncode == 0
     wait_state(cluster, "train", "finished", seconds=120)
     want.check(tmp_path)
