@@ -928,6 +928,18 @@ TEST_F(CoreTest, WhatHoldsACopyUpIsSaidOnceEachTimeThatItChanges) {
   EXPECT_EQ(said(), 2);
 }
 
+TEST_F(CoreTest, WhatHoldsUpTheCopyOfAnEpochBeforeIsSaidToo) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  JobReport old = Snapshot("j", "a", NodeJobState::kReleased);
+  Say("j", "a", NodeJobState::kFailed);  // the job is launched again
+  ASSERT_EQ(core_->FindJob("j")->epoch, 2u);
+  old.held_up = "No space left on device; try 2 of 10";
+  Do(JobReported{"a", old});
+  Do(JobReported{"a", old});
+  EXPECT_EQ(std::count(kinds_.begin(), kinds_.end(), "held_up"), 1);
+}
+
 // ---- taken back, and not heard
 
 TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {

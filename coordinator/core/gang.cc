@@ -64,6 +64,7 @@ void Core::Impl::LaunchAt(Job& job, const Placement& placement) {
   job.token = options_.mint_token();
   job.launch_op = MintOpId();
   job.gang_address.clear();
+  std::erase_if(job.held_up, [&](const auto& said) { return said.first.second + 2 < job.epoch; });
   job.members.clear();
   for (const NodePlacement& place : placement) job.members.push_back({place});
   job.state = JobState::kStarting;

@@ -205,7 +205,6 @@ struct Member {
   int64_t silent_since_ns = 0;  // its node is back, but says nothing of it
   uint64_t staging_done = 0;    // of the cut in progress; total 0: none is
   uint64_t staging_total = 0;
-  std::string held_up;  // what holds up a copy or a notice, as it said last
   bool behind = false;  // it did not start: only an older copy than is known here was found
 };
 
@@ -287,6 +286,8 @@ struct Job {
   int64_t waiting_since_wall_ns = 0;
   int64_t running_since_ns = 0;
   int64_t last_copy_ns = 0;
+  // Not stored: what holds up a copy or a notice, as a node's ckpt-run of an epoch said last.
+  std::map<std::pair<std::string, uint64_t>, std::string> held_up;
   std::map<std::string, uint64_t> member_bytes;  // staged by each node in the newest stop
   std::set<std::array<int64_t, 3>> given_up;     // keys of copies that an operator goes on without
   std::set<std::array<int64_t, 3>> left_behind;  // keys of copies whose steps are booked as lost

@@ -353,8 +353,15 @@ int64_t Leader::Impl::next_deadline_ns() const {
   const bool over = r_.ended || r_.released || r_.finished;
   if (open() && !PastRelease()) {
     next = std::min({next, StageDeadline(), KillAt()});
+    for (const auto* commands : {&r_.commands, &r_.queued}) {
+      for (const Command& command : *commands) {
+        const bool counts = command.deadline_ns != 0 && r_.decision < Decision::kRelease;
+        if (counts) next = std::min(next, command.deadline_ns);
+      }
+    }
     const int64_t fallback = FallbackAt();
-    const bool foresees = r_.decision == Decision::kNone && said_ && fallback != kNever;
+    const bool foresees = r_.decision == Decision::kNone && said_ && fallback != kNever &&
+                          !config_.mutations.late_is_not_said;
     if (foresees && said_->answer != Answer::kFallback) next = std::min(next, fallback + 1);
     if (r_.stage == Stage::kWaiting && wait_until_ns_ > now_) next = std::min(next, wait_until_ns_);
     if (r_.stage == Stage::kWaiting && drain_until_ns_ > now_) {
@@ -364,7 +371,7 @@ int64_t Leader::Impl::next_deadline_ns() const {
   if (!over && !PastRelease()) next = std::min(next, leave_by_ns_);
   if (HasCurrent() && AnyBehind()) next = std::min(next, sent_ns_ + config_.retry_ns);
   for (const auto& [id, member] : members_) {
-    if (!over && member.lost_ns != kNever) {
+    if (!over && !PastRelease() && member.lost_ns != kNever) {
       next = std::min(next, member.lost_ns + config_.member_grace_ns);
     }
   }

@@ -14,8 +14,9 @@
 // and
 //     (with two slots) only if a newer one is complete; a save waits or is refused.
 // I5  Every barrier has a deadline, and what is said at it names the ranks that are missing.
-// I6  Notices (commands that stop) merge: the earliest deadline counts, recomputed when one is
-//     withdrawn; what a boundary that comes too late means is said at once; kill overrides.
+// I6  Notices (commands that stop) merge: each has its own deadline and is refused by itself when
+//     that passes, the earliest that kills kills; what a boundary that comes too late means is said
+//     at once; kill overrides.
 #pragma once
 
 #include <cstdint>

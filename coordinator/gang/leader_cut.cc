@@ -205,7 +205,8 @@ void Leader::Impl::WithdrawRound(OpPhase phase, Status status, std::vector<uint3
   ++r_.round;
   r_.void_round = true;
   r_.back_text = status.message();
-  const bool again = TriesAgain() && phase == OpPhase::kRolledBack;
+  const bool timed_out = status.code() == Code::kDeadlineExceeded;
+  const bool again = TriesAgain() && (phase == OpPhase::kRolledBack || timed_out);
   SetStage(Stage::kWaiting, now_ + config_.save_ns);
   Broadcast();
   if (!again) return FinishOperation(phase, std::move(status), std::move(missing));

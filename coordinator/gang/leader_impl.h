@@ -170,12 +170,14 @@ class Leader::Impl {
   void FinishOperation(OpPhase phase, Status status, std::vector<uint32_t> missing = {});
   void StartQueued();
   void WaitForSlot();
+  int64_t FirstDeadline() const;
   int64_t OpDeadline() const;
   int64_t KillAt() const;
   int64_t Bounded(int64_t deadline_ns) const;
   bool TriesAgain() const;
   void RecordDone(const Command& command, OpPhase phase, const Status& status);
   void CheckDeadlines();
+  void ExpireCommands();
   void OnStageDeadline();
   std::string WaitText() const;
   std::string StayingText() const;

@@ -114,8 +114,8 @@ void Leader::Impl::WithdrawOne(uint64_t operation, const Status& why) {
 std::string Leader::Impl::StandingText() const {
   const Gen* standing = Standing();
   if (standing == nullptr) return "what this launch began with";
-  return "attempt " + std::to_string(standing->attempt) + " of step " +
-         std::to_string(standing->step);
+  return "the copy of step " + std::to_string(standing->step) + " (attempt " +
+         std::to_string(standing->attempt) + ")";
 }
 
 // Until a step has been measured, a part of the time that there is.
@@ -150,7 +150,8 @@ Answer Leader::Impl::Foresee(std::string* why) const {
   const int64_t eta = std::max(now_ + StepGuess(), slow != nullptr ? slow->until_ns : 0);
   const int64_t kill = KillAt();
   if (kill != kNever && (never_ready_ || eta > kill - times_.stage_ns)) {
-    if (who.empty() && r_.stage == Stage::kWaiting) who = WaitText();
+    const bool ranks = r_.stage != Stage::kWaiting && r_.stage != Stage::kSuperseding;
+    if (who.empty() && !ranks) who = WaitText();
     if (who.empty()) who = MissingText() + " is not at a boundary, a step takes " + For(step_ns_);
     *why = who + ": the ranks are killed in " + For(kill - now_) +
            " unless all have stopped by then, and resume from " + StandingText() +
@@ -201,11 +202,11 @@ void Leader::Impl::AnswerNotices() {
     said_.reset();
     return;
   }
-  if (r_.stage == Stage::kSuperseding || config_.mutations.late_is_not_said) return;
+  if (config_.mutations.late_is_not_said) return;
   NoticeAnswer answer;
   answer.answer = Foresee(&answer.why);
   const PhaseHint* slow = Slowest();
-  const int64_t deadline = OpDeadline(), kill = KillAt();
+  const int64_t deadline = FirstDeadline(), kill = KillAt();
   const Said said{answer.answer,
                   slow != nullptr ? slow->rank : 0,
                   slow != nullptr ? slow->until_ns : 0,

@@ -131,9 +131,10 @@ void Leader::Impl::On(const Command& event) {
     r_.queued.push_back(command);
     return Store();
   }
-  if (OpenStop()) {  // merged: the earliest deadline counts, also for the stage that is open
+  if (OpenStop()) {  // merged: each has its own deadline, also in the stage that is open
+    const int64_t before = OpDeadline();
     r_.commands.push_back(command);
-    return Store();
+    return OpDeadline() > before ? Extend() : Store();
   }
   // A stop meets a save: one that is not committed gives way, another is waited for.
   r_.queued.push_back(command);
@@ -224,13 +225,23 @@ void Leader::Impl::StartQueued() {
   StartOperation(std::move(queued));
 }
 
-// The earliest deadline of those that were merged.
-int64_t Leader::Impl::OpDeadline() const {
+// When the first of those that were merged is too late; he is refused then, see ExpireCommands.
+int64_t Leader::Impl::FirstDeadline() const {
   int64_t deadline = kNever;
   for (const Command& command : r_.commands) {
     if (command.deadline_ns != 0) deadline = std::min(deadline, command.deadline_ns);
   }
   return deadline;
+}
+
+// When all of them are: the operation is worth trying until then.
+int64_t Leader::Impl::OpDeadline() const {
+  if (config_.mutations.expire_together) return FirstDeadline();
+  int64_t deadline = 0;
+  for (const Command& command : r_.commands) {
+    deadline = std::max(deadline, command.deadline_ns == 0 ? kNever : command.deadline_ns);
+  }
+  return deadline == 0 ? kNever : deadline;
 }
 
 // When the ranks are killed if they have not been released.
@@ -276,6 +287,7 @@ void Leader::Impl::CheckDeadlines() {
     }
     return End(DeadlineExceeded("the deadline is near and " + WaitText()));
   }
+  ExpireCommands();
   if (r_.stage != Stage::kIdle && now_ >= StageDeadline()) OnStageDeadline();
   for (const auto& [id, member] : members_) {
     if (!alive || r_.ended || member.lost_ns == kNever) continue;
@@ -284,6 +296,37 @@ void Leader::Impl::CheckDeadlines() {
         "the ckpt-run of ranks " + std::to_string(member.first_rank.value()) + " to " +
         std::to_string(member.first_rank.value() + member.rank_count - 1) + " is out of reach"));
   }
+}
+
+// Who has had his time is refused; others that were merged with him, or wait, go on with theirs. A
+// stop that kills must not be lost with one that did not.
+void Leader::Impl::ExpireCommands() {
+  if (!open() || r_.decision >= Decision::kRelease || config_.mutations.expire_together) return;
+  const auto late = [this](const Command& command) {
+    return command.deadline_ns != 0 && now_ >= command.deadline_ns;
+  };
+  const auto take = [&](std::vector<Command>* commands) {
+    const auto first = std::stable_partition(commands->begin(), commands->end(),
+                                             [&](const Command& one) { return !late(one); });
+    std::vector<Command> taken(first, commands->end());
+    commands->erase(first, commands->end());
+    return taken;
+  };
+  const bool all = std::all_of(r_.commands.begin(), r_.commands.end(), late);
+  std::vector<Command> expired = take(&r_.queued);
+  const Status why = DeadlineExceeded(
+      "not in time: " + WaitText() +
+      (OpenStop() ? "; the gang still stops for another notice" : "; the ranks run on"));
+  if (!all) {
+    const std::vector<Command> merged = take(&r_.commands);
+    expired.insert(expired.end(), merged.begin(), merged.end());
+    if (!merged.empty()) Extend();
+  }
+  for (const Command& command : expired) {
+    RefuseCommand(command, why);
+    RecordDone(command, OpPhase::kRefused, why);
+  }
+  if (!expired.empty()) Store();
 }
 
 // Who keeps a finished training from its end: ranks that have not finished, else those that have

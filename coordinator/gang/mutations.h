@@ -29,6 +29,7 @@ struct Mutations {
   CKPT_MUTATION(kind_from_latest);         // a save's cut is turned into a stop in place (G11)
   CKPT_MUTATION(forget_finished);          // a finished rank does not refuse
   CKPT_MUTATION(keep_withdrawn_deadline);  // a withdrawn notice's deadline goes on counting
+  CKPT_MUTATION(expire_together);          // one merged deadline that passes refuses all
   CKPT_MUTATION(late_is_not_said);         // nobody hears that a boundary will come too late
   CKPT_MUTATION(forget_loss);              // a gang ends and nobody books what it lost
   CKPT_MUTATION(drop_stop_copy);           // a stop's own copy is dropped when its drain fails

@@ -42,7 +42,7 @@ TEST(Notice, APhaseThatIsTooLongIsSaidAtOnceAndTheLossIsBooked) {
   run.Signal(SIGTERM);
   ASSERT_TRUE(run.WaitFor("the notice is too short: rank 1 is in evaluation for another"));
   EXPECT_TRUE(run.Running()) << "said when the notice comes, not when it is too late";
-  EXPECT_SAID(run, "and resume from attempt 1 of step 20");
+  EXPECT_SAID(run, "and resume from the copy of step 20 (attempt 1)");
   EXPECT_EQ(run.Wait(), 1) << run.Output();
   EXPECT_SAID(run, "lost: ");
   EXPECT_SAID(run, "s20.e1.a1 stands");

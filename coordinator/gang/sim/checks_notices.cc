@@ -202,7 +202,11 @@ void World::NoteResult(const Report& report) {
   note.result = report.phase;
   const bool excused = note.withdrawn || !finished_heard_.empty() ||
                        report.status.code() == Code::kFailedPrecondition;
-  if (report.phase == OpPhase::kRolledBack && note.command.hard && !excused) {
+  const bool late = report.status.code() == Code::kDeadlineExceeded;
+  const bool ends = leader_ != nullptr && leader_->view().ended;
+  const bool refused = late && report.phase == OpPhase::kRefused && !ends;
+  const bool given_up = report.phase == OpPhase::kRolledBack || refused;
+  if (given_up && note.command.hard && !excused) {
     Fail("deadline-kept",
          "operation " + std::to_string(report.operation) +
              " kills at its deadline and is given up before: " + report.status.ToString());

@@ -132,7 +132,7 @@ TEST(Failures, ARebuildThatIsLateEndsTheGangAndSaysWhatItResumesFrom) {
   table.Leads(LeaderTick{});
   table.DeliverAll();
   ExpectSays(table, OpPhase::kEnded,
-             {"not rebuilt within 61.000 s", "missing: rank 1", "resume from attempt 1 of step 1"});
+             {"not rebuilt within 61.000 s", "missing: rank 1", "resume from the copy of step 1"});
 }
 
 TEST(Failures, AStoreThatDoesNotTakeTheMarkInTimeReleasesNobody) {

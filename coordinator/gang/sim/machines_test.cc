@@ -131,7 +131,7 @@ TEST(Gang, ARepeatedOperationReturnsItsStoredResult) {
   EXPECT_EQ(table.reports.back().phase, OpPhase::kReleased);
 }
 
-TEST(Gang, TwoSuspendsMergeToTheEarlierDeadline) {
+TEST(Gang, OfTwoSuspendsEachHasItsOwnDeadline) {
   Table table(2, 1);
   const int64_t start = table.now;
   table.Leads(Suspend(1, start + 60 * kSecond));
@@ -140,9 +140,13 @@ TEST(Gang, TwoSuspendsMergeToTheEarlierDeadline) {
   table.Passes(11 * kSecond);
   table.TickAll();
   table.DeliverAll();
-  EXPECT_EQ(table.words[0].state, WordState::kIdle) << "the earlier deadline counts";
+  EXPECT_EQ(PhasesOf(table, 2).back(), OpPhase::kRefused) << "its 10 s are over";
+  EXPECT_EQ(table.words[0].state, WordState::kCommittedStop) << "the other one stands";
+  table.Passes(50 * kSecond);
+  table.TickAll();
+  table.DeliverAll();
+  EXPECT_EQ(table.words[0].state, WordState::kIdle);
   EXPECT_EQ(PhasesOf(table, 1).back(), OpPhase::kRolledBack);
-  EXPECT_EQ(PhasesOf(table, 2).back(), OpPhase::kRolledBack);
 }
 
 TEST(Gang, AWithdrawnNoticeGivesItsDeadlineBack) {

@@ -113,7 +113,7 @@ TEST(NoticeAnswers, AGraceThatIsTooShortIsSaidAtOnceAndTheLossIsBooked) {
   table.Leads(Suspend(1, table.now + 30 * kSecond, true));
   const NoticeAnswer answer = AllOf<NoticeAnswer>(table).back();
   EXPECT_EQ(answer.answer, Answer::kFallback);
-  for (const char* part : {"rank 1", "compile", "killed in 28.000 s", "attempt 1 of step 8"}) {
+  for (const char* part : {"rank 1", "compile", "killed in 28.000 s", "step 8 (attempt 1)"}) {
     EXPECT_NE(answer.why.find(part), std::string::npos) << part << " in: " << answer.why;
   }
   table.DeliverAll();
@@ -175,6 +175,32 @@ TEST(NoticeAnswers, AWithdrawnDeadlineGivesItsTimeBackWithinTheStage) {
   table.ReachCut(1);
   table.DeliverAll();
   EXPECT_EQ(table.leader->view().decision, Decision::kStage);
+}
+
+// An operator's soft deadline passes; SIGTERM's grace has not. What kills must still be obeyed.
+TEST(NoticeAnswers, ADeadlineThatPassesRefusesOnlyItsOwnNotice) {
+  for (const bool waits : {false, true}) {  // for a slot; at the cut
+    Table table(2, 1, [&](LeaderConfig* config) { config->slots = waits ? 0 : config->slots; });
+    table.Leads(Suspend(1, table.now + 5 * kSecond));
+    table.Leads(Suspend(2, table.now + 90 * kSecond, true));
+    table.DeliverAll();
+    if (!waits) table.ReachCut(0);
+    table.Passes(6 * kSecond);
+    table.TickAll();
+    table.DeliverAll();
+    const auto reports = AllOf<Report>(table);
+    ASSERT_EQ(reports.back().operation, 1u) << waits;
+    EXPECT_EQ(reports.back().phase, OpPhase::kRefused);
+    EXPECT_EQ(reports.back().status.code(), Code::kDeadlineExceeded);
+    EXPECT_EQ(table.leader->view().request, Request::kSuspend) << waits;
+    EXPECT_GT(table.leader->next_deadline_ns(), table.now);
+    if (waits) continue;
+    table.Passes(10 * kSecond);
+    table.TickAll();
+    table.ReachCut(1);
+    table.DeliverAll();
+    EXPECT_EQ(table.leader->view().decision, Decision::kStage) << "the other one is obeyed";
+  }
 }
 
 TEST(NoticeAnswers, AWithdrawalInEveryStageBeforeBarrierThreeSetsTheGangFree) {

@@ -37,8 +37,9 @@
 //   thrown-away      only a stop gives up a drain, and with one slot only after barrier 1
 //   same-answer      one answer for all ranks that ask for a save at one boundary
 //   drain-lost       a drain gang makes what was released durable, and throws nothing away
+//   rests            a machine that was ticked has no deadline behind it
 //  notices
-//   merged-deadline  the earliest deadline of those that stand counts, the earliest hard one kills
+//   merged-deadline  what is answered names the earliest deadline of those that stand, and kill
 //   said-late        whoever is killed at a deadline was told before that it would come to that
 //   deadline-kept    a notice that kills is not given up before its deadline
 //   kill-overrides   a kill ends the gang in the step in which it is heard

@@ -208,16 +208,20 @@ void World::KillMember(uint32_t member) {
     if (killed_too) {
       After(random_.Range(0, 5) * kMs, [this, index] { Exit(ranks_[index], 0, 9); });
     } else {
-      // Its socket closes. A rank that waits at a barrier cannot learn the outcome any more.
-      After(random_.Range(120, 200) * kMs, [this, index] {
-        SimRank& r = ranks_[index];
-        const bool waits = r.pc == Pc::kSealed || r.pc == Pc::kDowning || r.pc == Pc::kDown ||
-                           r.pc == Pc::kRebuilding;
-        if (waits) Exit(r, 1, 0);
-      });
+      After(random_.Range(120, 200) * kMs, [this, index] { Orphaned(index); });
       if (rank.pc == Pc::kAsksSave) RunOn(rank);
     }
   }
+}
+
+// Its socket has closed. A rank that waits at a barrier cannot learn the outcome any more; one that
+// is stopped, or copies still, comes to that later.
+void World::Orphaned(uint32_t index) {
+  SimRank& rank = ranks_[index];
+  const bool waits = rank.pc == Pc::kSealed || rank.pc == Pc::kDowning || rank.pc == Pc::kDown ||
+                     rank.pc == Pc::kRebuilding;
+  if (waits) return Exit(rank, 1, 0);
+  if (rank.pc == Pc::kCapture) After(50 * kMs, [this, index] { Orphaned(index); });
 }
 
 // ---- machines
@@ -237,7 +241,18 @@ void World::StepMember(uint32_t member, const MemberEvent& event) {
     if (!m.alive) return;
     DoMember(member, action);
   }
-  if (m.alive) ArmMember(member);
+  if (!m.alive) return;
+  if (std::holds_alternative<Tick>(event)) {
+    CheckRests(m.machine->next_deadline_ns(), Clock(member), &m.restless);
+  }
+  ArmMember(member);
+}
+
+// A machine that has ticked and still has a deadline behind it is ticked again: once, not for ever.
+void World::CheckRests(int64_t next_ns, int64_t clock_ns, int* restless) {
+  *restless = next_ns > clock_ns ? 0 : *restless + 1;
+  if (*restless < 3) return;
+  Fail("rests", "a tick left a deadline " + std::to_string(clock_ns - next_ns) + " ns in the past");
 }
 
 void World::StepLeader(const LeaderEvent& event) {
@@ -256,6 +271,9 @@ void World::StepLeader(const LeaderEvent& event) {
   for (const LeaderAction& action : actions) {
     DoLeader(action);
     if (leader_ == nullptr) return;
+  }
+  if (std::holds_alternative<LeaderTick>(event)) {
+    CheckRests(leader_->next_deadline_ns(), Clock(0), &leader_restless_);
   }
   ArmLeader();
 }

@@ -117,6 +117,7 @@ struct SimMember {
   bool alive = true;
   bool linked = false;
   int64_t tick_ns = INT64_MAX;
+  int restless = 0;                    // ticks in a row that left a deadline behind
   std::map<uint32_t, Writer> writers;  // by attempt
   int64_t clock_ns = 0;                // how far its node's clock has leapt ahead
   bool stopped = false;                // SIGSTOP
@@ -174,7 +175,9 @@ class World : public Pages {
   void Say(const Parts&... parts);
   void Mix(uint64_t value) { trace_ = (trace_ ^ value) * 0x100000001B3u; }
   void StepMember(uint32_t member, const MemberEvent& event);
+  void Orphaned(uint32_t index);
   void StepLeader(const LeaderEvent& event);
+  void CheckRests(int64_t next_ns, int64_t clock_ns, int* restless);
   void ArmMember(uint32_t member);
   void ArmLeader();
   void DoMember(uint32_t member, const MemberAction& action);
@@ -287,8 +290,9 @@ class World : public Pages {
   uint64_t leader_life_ = 0;
   bool leader_gone_ = false;  // for good
   int64_t leader_tick_ns_ = INT64_MAX;
-  std::string record_;   // the leader's page
-  Leader::View stored_;  // what it says
+  int leader_restless_ = 0;  // ticks in a row that left a deadline behind
+  std::string record_;       // the leader's page
+  Leader::View stored_;      // what it says
   LeaderCrash crash_;
   bool leader_stopped_ = false;
   std::deque<LeaderEvent> leader_backlog_;
