@@ -104,6 +104,8 @@ core::JobReport FromProto(const v1::JobReport& in) {
   report.behind = in.behind();
   report.run_silent = in.run_silent();
   report.held_up = in.held_up();
+  report.refused_save = in.refused_save();
+  report.save_refusal = in.save_refusal();
   return report;
 }
 

@@ -928,6 +928,21 @@ TEST_F(CoreTest, WhatHoldsACopyUpIsSaidOnceEachTimeThatItChanges) {
   EXPECT_EQ(said(), 2);
 }
 
+TEST_F(CoreTest, ASaveThatTheGangRefusesEndsItsOperationWithTheReason) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  Do(Checkpoint{{7, "j", 0, 0}});
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.save_refusal = "rank 1 has no memory to stage";
+  report.refused_save = Sent<SaveNow>().back().second.op_id + 1;
+  Do(JobReported{"a", report});
+  EXPECT_EQ(Op(7).state, OperationState::kRunning) << "that was another one";
+  report.refused_save -= 1;
+  Do(JobReported{"a", report});
+  EXPECT_EQ(Op(7).state, OperationState::kFailed);
+  EXPECT_SAYS(Op(7).message, "rank 1 has no memory to stage");
+}
+
 TEST_F(CoreTest, WhatHoldsUpTheCopyOfAnEpochBeforeIsSaidToo) {
   Node("a", 1);
   Runs(Spec("j", 1));

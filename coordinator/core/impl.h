@@ -100,6 +100,7 @@ class Core::Impl {
   void CopiesLost(Job& job, const std::vector<CopyState>& before);
   void RememberDurable(Job& job, const std::vector<CopyState>& before);
   void FoldSilence(Job& job, const std::string& node, const JobReport& report);
+  void SaveRefused(const Job& job, const JobReport& report);
   void FoldHeldUp(Job& job, const std::string& node, const JobReport& report);
   void FoldTimes(Job& job, const JobReport& report);
   void Measure(Job& job);

@@ -161,6 +161,8 @@ struct JobReport {
   bool behind = false;
   std::string run_silent;  // in words: its ckpt-run does not answer
   std::string held_up;     // what holds up a copy or a notice, and until when
+  uint64_t refused_save = 0;
+  std::string save_refusal;
 };
 
 struct FetchReport {

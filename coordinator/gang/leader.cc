@@ -155,7 +155,7 @@ void Leader::Impl::SetStage(Stage stage, int64_t deadline_ns) {
   r_.stage = stage;
   r_.deadline_ns = deadline_ns;
   for (auto& [id, member] : members_) {
-    member.voted = false;
+    member.voted = member.placed = false;
     member.places.clear();
   }
   sent_ns_ = now_;
@@ -318,6 +318,22 @@ void Leader::Impl::On(const MemberLost& event) {
   it->second.connected = false;
   if (config_.mutations.lost_is_settled) it->second.voted = true;
   it->second.lost_ns = now_;
+}
+
+// Before the release its ranks are missed, and barriers have deadlines.
+void Leader::Impl::On(const MemberGone& event) {
+  const auto it = members_.find(event.member);
+  if (it == members_.end() || it->second.connected || r_.decision != Decision::kRelease) return;
+  const uint32_t first = it->second.first_rank.value();
+  for (size_t i = 0; i < r_.generations.size(); ++i) {
+    Gen& gen = r_.generations[i];
+    const bool owes =
+        gen.state == Gen::State::kComplete && !gen.aborted && !gen.payloads.contains(event.member);
+    if (!owes) continue;
+    Abort(&gen, Unavailable("the ckpt-run of ranks " + std::to_string(first) + " to " +
+                            std::to_string(first + it->second.rank_count - 1) +
+                            " went before their shards were written"));
+  }
 }
 
 void Leader::Impl::On(const FromMember& event) {

@@ -56,7 +56,8 @@ struct LeaderConfig {
   int64_t drain_wait_ns =
       30'000'000'000;  // one slot: how long a stop waits for the save that drains
   int64_t stop_needs_ns = 5'000'000'000;  // what a stop itself takes, for that wait
-  uint32_t rounds_max = 64;               // proposals of one operation
+  uint32_t rounds_max = 64;               // proposals of one operation, unless it kills
+  int64_t again_ns_max = 5'000'000'000;   // between two tries of one that kills
   Mutations mutations;
 };
 
@@ -82,6 +83,10 @@ struct MemberJoined {
   MemberId member = 0;
 };  // connected, for the first time or again
 struct MemberLost {
+  MemberId member = 0;
+};
+// It does not come back: after the release its shards are not waited for any more.
+struct MemberGone {
   MemberId member = 0;
 };
 struct FromMember {
@@ -113,8 +118,8 @@ struct Measured {
   NoticeTimes times;
 };
 using LeaderEvent =
-    std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, FromMember, LeaderTick,
-                 Persisted, AttemptCommitted, MarkedDraining, Measured>;
+    std::variant<Command, SlotsKnown, Withdraw, MemberJoined, MemberLost, MemberGone, FromMember,
+                 LeaderTick, Persisted, AttemptCommitted, MarkedDraining, Measured>;
 
 // ---- actions -----------------------------------------------------------------------------------
 struct SendToMember {

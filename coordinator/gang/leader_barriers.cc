@@ -121,7 +121,7 @@ void Leader::Impl::BackDone() {
   DropFailedDrains();
   if (TriesAgain()) {
     r_.cut_deadline_ns = kNever;
-    wait_until_ns_ = now_ + config_.retry_ns;
+    wait_until_ns_ = now_ + PauseBeforeAgain();
     for (Command& command : std::exchange(r_.queued, {})) r_.commands.push_back(std::move(command));
     return Tell(OpPhase::kAgain, why, std::exchange(back_missing_, {}));
   }

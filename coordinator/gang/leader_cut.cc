@@ -7,6 +7,7 @@ namespace ckpt::gang {
 namespace {
 
 constexpr uint32_t kLeadMax = 1 << 20;
+constexpr uint64_t kStepNsMax = 3'600'000'000'000;  // what a member says is not believed beyond
 
 bool AnyFinished(const std::vector<Place>& places) {
   return std::any_of(places.begin(), places.end(), [](const Place& p) { return p.finished; });
@@ -63,7 +64,8 @@ void Leader::Impl::OnPlaces(MemberId member, const Msg& msg) {
   state.voted = true;
   state.places = msg.places;
   rtt_ns_ = std::max(rtt_ns_, now_ - sent_ns_);
-  round_step_ns_ = std::max(round_step_ns_, static_cast<int64_t>(msg.number));
+  const uint64_t step_ns = std::min<uint64_t>(msg.number, kStepNsMax);
+  round_step_ns_ = std::max(round_step_ns_, static_cast<int64_t>(step_ns));
   if (AnyFinished(msg.places)) {
     return WithdrawRound(OpPhase::kFinished, FailedPrecondition("the training is finishing"));
   }
@@ -142,7 +144,8 @@ void Leader::Impl::OnCutVote(MemberId member, const Msg& msg) {
     SetStage(Stage::kCommitted, r_.cut_deadline_ns);
     return Broadcast();
   }
-  state.places = msg.places;  // who has not reached the cut
+  state.places = msg.places;  // who has not reached the cut, or not sealed
+  state.placed = true;
   if (r_.stage != Stage::kCommitted) return;
   const Vote wanted = r_.kind == Kind::kSave ? Vote::kSealed : Vote::kQuiesced;
   if (msg.vote != wanted || r_.kind == Kind::kSave) return;  // a save's seals come as facts
@@ -160,12 +163,13 @@ void Leader::Impl::OnRefusal(MemberId member, const Msg& msg) {
     members_.at(member).places = msg.places;
     return WithdrawRound(OpPhase::kRolledBack, why, MissingRanks());
   }
-  if (r_.rounds >= config_.rounds_max) {
-    return WithdrawRound(OpPhase::kRefused, why);
-  }
   if (why.code() == Code::kUnavailable) {  // still stages something that was dropped: a bit later
+    --r_.rounds;
     wait_until_ns_ = now_ + config_.retry_ns;
     return SetStage(Stage::kWaiting, r_.cut_deadline_ns);
+  }
+  if (r_.rounds >= config_.rounds_max && !TriesAgain()) {
+    return WithdrawRound(OpPhase::kRefused, why);
   }
   for (const Place& place : msg.places) {
     if (Later(place.boundary, r_.cut)) r_.cut = place.boundary;
@@ -205,14 +209,20 @@ void Leader::Impl::WithdrawRound(OpPhase phase, Status status, std::vector<uint3
   ++r_.round;
   r_.void_round = true;
   r_.back_text = status.message();
-  const bool timed_out = status.code() == Code::kDeadlineExceeded;
-  const bool again = TriesAgain() && (phase == OpPhase::kRolledBack || timed_out);
+  const bool failed = phase == OpPhase::kRolledBack || phase == OpPhase::kRefused;
+  const bool again = failed && TriesAgain();
   SetStage(Stage::kWaiting, now_ + config_.save_ns);
   Broadcast();
   if (!again) return FinishOperation(phase, std::move(status), std::move(missing));
   Tell(OpPhase::kAgain, std::move(status), std::move(missing));
   r_.cut_deadline_ns = kNever;
-  wait_until_ns_ = now_ + config_.retry_ns;
+  wait_until_ns_ = now_ + PauseBeforeAgain();
+}
+
+// Longer each time, and never so long that the kill comes first.
+int64_t Leader::Impl::PauseBeforeAgain() const {
+  const int64_t longest = std::min(config_.again_ns_max, (KillAt() - now_) / 4);
+  return std::max(config_.retry_ns, std::min(config_.retry_ns * r_.rounds, longest));
 }
 
 }  // namespace ckpt::gang

@@ -116,6 +116,7 @@ class Leader::Impl {
     bool voted = false;         // what the present stage waits for
     uint32_t extension = 0;     // newest that it has taken
     std::vector<Place> places;  // answer to kAsk; later: the ranks it waits for
+    bool placed = false;        // of a commit: has said where its ranks are
     bool released = false;
   };
   struct WaitingSave {
@@ -133,6 +134,7 @@ class Leader::Impl {
   void On(const gang::Withdraw& event);
   void On(const MemberJoined& event);
   void On(const MemberLost& event);
+  void On(const MemberGone& event);
   void On(const FromMember& event);
   void On(const LeaderTick& event);
   void On(const Persisted& event);
@@ -179,6 +181,9 @@ class Leader::Impl {
   void CheckDeadlines();
   void ExpireCommands();
   void OnStageDeadline();
+  bool AllAtCut() const;
+  void WaitForSeals();
+  int64_t PauseBeforeAgain() const;
   std::string WaitText() const;
   std::string StayingText() const;
   std::string Took() const;

@@ -57,7 +57,12 @@ void Leader::Impl::Extend() {
   const bool cut_open = r_.stage > Stage::kWaiting && r_.stage < Stage::kDecided;
   if (cut_open) {
     r_.cut_deadline_ns = std::max(r_.cut_deadline_ns, CutDeadlineFromNow());
-    r_.deadline_ns = r_.cut_deadline_ns;
+    r_.deadline_ns = std::max(r_.deadline_ns, r_.cut_deadline_ns);
+    Gen* gen = r_.kind == Kind::kSave ? FindGeneration(r_.op_generation) : nullptr;
+    if (gen != nullptr && gen->state == Gen::State::kFilling) {
+      gen->fill_deadline_ns =
+          std::max(gen->fill_deadline_ns, Bounded(r_.cut_deadline_ns + config_.save_ns));
+    }
   }
   ++r_.extension;
   Store();
@@ -159,10 +164,12 @@ Answer Leader::Impl::Foresee(std::string* why) const {
     return Answer::kFallback;
   }
   if (!who.empty()) {
-    *why = who + ": the notice is kept, all ranks stop at the first boundary after it";
+    *why = who + ": the notice is kept, all ranks " + (OpenStop() ? "stop" : "save") +
+           " at the first boundary after it";
     return Answer::kDefer;
   }
-  *why = "all ranks stop at their next common boundary";
+  *why =
+      "all ranks " + std::string(OpenStop() ? "stop" : "save") + " at their next common boundary";
   return Answer::kAck;
 }
 

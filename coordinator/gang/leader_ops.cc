@@ -8,7 +8,7 @@
 namespace ckpt::gang {
 namespace {
 
-constexpr size_t kDoneKept = 32;
+constexpr size_t kDoneKept = 256;
 
 bool IsStop(Request request) {
   return request == Request::kSuspend || request == Request::kPark || request == Request::kMigrate;
@@ -134,7 +134,8 @@ void Leader::Impl::On(const Command& event) {
   if (OpenStop()) {  // merged: each has its own deadline, also in the stage that is open
     const int64_t before = OpDeadline();
     r_.commands.push_back(command);
-    return OpDeadline() > before ? Extend() : Store();
+    OpDeadline() > before ? Extend() : Store();
+    return TryStart();
   }
   // A stop meets a save: one that is not committed gives way, another is waited for.
   r_.queued.push_back(command);
@@ -273,8 +274,7 @@ bool Leader::Impl::TriesAgain() const {
   const bool hard = std::any_of(r_.commands.begin(), r_.commands.end(), [](const Command& command) {
     return command.hard && command.deadline_ns != 0;
   });
-  return OpenStop() && hard && now_ < KillAt() && r_.rounds < config_.rounds_max &&
-         finished_ranks_.empty();
+  return OpenStop() && hard && now_ < KillAt() && finished_ranks_.empty();
 }
 
 void Leader::Impl::CheckDeadlines() {
@@ -362,6 +362,27 @@ std::string Leader::Impl::Took() const {
   return FormatDuration(Nanos(std::max<int64_t>(0, now_ - stage_ns_)));
 }
 
+// Of a save: whoever is past the cut stages by itself. False while a member has not said so.
+bool Leader::Impl::AllAtCut() const {
+  return std::all_of(members_.begin(), members_.end(), [this](const auto& entry) {
+    const MemberState& member = entry.second;
+    const bool reached =
+        std::all_of(member.places.begin(), member.places.end(),
+                    [this](const Place& place) { return !Later(r_.cut, place.boundary); });
+    return member.placed && reached;
+  });
+}
+
+// The cut is behind all ranks: what is still to come has the time of a save, and is named by it.
+void Leader::Impl::WaitForSeals() {
+  const Gen* gen = FindGeneration(r_.op_generation);
+  if (gen == nullptr || r_.deadline_ns >= gen->fill_deadline_ns) return;
+  r_.deadline_ns = gen->fill_deadline_ns;
+  ++r_.extension;
+  Store();
+  Broadcast();
+}
+
 void Leader::Impl::OnStageDeadline() {
   const std::vector<uint32_t> missing = MissingRanks();
   const std::string who = MissingText();
@@ -378,6 +399,7 @@ void Leader::Impl::OnStageDeadline() {
                                             ": its ckpt-run does not answer; the ranks run on, "
                                             "ask again"));
     case Stage::kCommitted:
+      if (r_.kind == Kind::kSave && AllAtCut()) return WaitForSeals();
       return WithdrawRound(
           OpPhase::kRolledBack,
           DeadlineExceeded("barrier 1; missing: " + who + " at boundary " + std::to_string(r_.cut) +

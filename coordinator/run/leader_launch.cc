@@ -83,15 +83,20 @@ void LeaderLaunch::SetConnected(uint32_t node, bool connected) {
   }
 }
 
-bool LeaderLaunch::GivenUp(uint32_t node) const {
+bool LeaderLaunch::Gone(uint32_t node) const {
   const NodeState& state = nodes_.at(node);
-  return !state.connected && !released_.contains(node) &&
+  return !state.connected &&
          BoottimeNs() - state.lost_ns >= services_->options.member_grace.count();
 }
+
+bool LeaderLaunch::GivenUp(uint32_t node) const { return Gone(node) && !released_.contains(node); }
 
 // What a node would have measured, or written, is not waited for any more; its agent ends its ranks
 // and keeps its copies. The machine itself gives a member up only before the release.
 void LeaderLaunch::OnGivenUp() {
+  for (const auto& [node, state] : nodes_) {
+    if (Gone(node)) Feed(gang::MemberGone{node});
+  }
   if (view().decision == gang::Decision::kRelease && NoneAwaited()) {
     SetEnd(LaunchEnd::kSuspended, "");
   }

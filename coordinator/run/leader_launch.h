@@ -98,8 +98,11 @@ class LeaderLaunch {
   // Every rank said so itself, or ended well without ever having been asked to stop.
   bool all_finished() const { return finished_.size() == config_.world; }
   // The newest that a coordinator has numbered; 0 none.
-  uint64_t agent_operation() const { return agent_operation_; }
-  const std::string& refusal() const { return refusal_; }  // of the newest operation; empty: none
+  // The newest stop and the newest save that a coordinator numbered, and why they were refused.
+  uint64_t agent_stop() const { return agent_stop_; }
+  uint64_t agent_save() const { return agent_save_; }
+  const std::string& refusal() const { return refusal_; }
+  const std::string& save_refusal() const { return save_refusal_; }
   bool ready() const { return ready_; }
   std::optional<int64_t> StepOf(uint32_t attempt) const;
   // How the gang took the newest notice, if it is not simply obeyed; empty: it is.
@@ -120,6 +123,7 @@ class LeaderLaunch {
   };
 
   // leader_launch.cc: the machine and its actions
+  bool Gone(uint32_t node) const;  // out of reach for longer than it is given
   bool GivenUp(uint32_t node) const;
   void OnGivenUp();
   bool NoneAwaited() const;  // every node has measured, or is given up
@@ -160,7 +164,9 @@ class LeaderLaunch {
   void OnAnswer(const gang::NoticeAnswer& answer);
   void OnLoss(const gang::LossBooked& loss);
   void SayPhase(const gang::Report& report);
-  void NoteTrouble(const gang::Report& report, bool stop);
+  void NoteTrouble(const gang::Report& report);
+  void NoteRefusal(const gang::Report& report, bool stop);
+  uint64_t NumberOf(uint64_t operation);  // one of its own for a notice that has none
   void SetEnd(LaunchEnd end, std::string reason);
 
   Services* const services_;
@@ -188,12 +194,12 @@ class LeaderLaunch {
   KvStore kv_;
 
   uint64_t next_operation_ = 1;
-  uint64_t agent_operation_ = 0;  // of the newest notice that a coordinator numbered
-  uint64_t operation_ = 0;        // of the newest notice
+  uint64_t agent_stop_ = 0, agent_save_ = 0;
   bool notice_seen_ = false, forwarded_ = false, stage_seen_ = false;
-  bool stop_open_ = false;  // operation_ is a stop that has not failed
-  std::string refusal_, notice_text_;
-  std::set<std::string> sources_;  // of the notices that stand
+  std::string refusal_, save_refusal_;
+  std::string notice_text_;           // what was answered last
+  std::set<uint64_t> answered_ = {};  // to these operations
+  std::set<std::string> sources_;     // of the notices that stand
 
   size_t store_calls_ = 0;             // under way
   bool looking_ = false;               // for a newer epoch

@@ -231,43 +231,46 @@ void LeaderLaunch::AddNotice(const NoticeMsg& notice) {
   // Also of a launch that has ended already: what is asked to stop is not started again.
   if (request != gang::Request::kSave) notice_seen_ = true;
   if (end_ != LaunchEnd::kNone) return;
-  if (notice.operation != 0) agent_operation_ = notice.operation;
-  if (request == gang::Request::kKill) return KillNow(notice.operation, notice.source);
   if (request == gang::Request::kSave) {
     return SaveNow(notice.operation, notice.left_ns, notice.source);
   }
+  if (notice.operation != 0) {
+    agent_stop_ = notice.operation;
+    refusal_.clear();
+  }
+  if (request == gang::Request::kKill) return KillNow(notice.operation, notice.source);
   CKPT_PASS("run.leader.notice");
-  stop_open_ = true;
-  operation_ = notice.operation != 0 ? notice.operation : kOwnOperations | next_operation_++;
   if (sources_.insert(notice.source).second) {
     Say("notice: " + notice.source +
         (notice.left_ns > 0 ? ", " + FormatDuration(Nanos(notice.left_ns)) : ""));
   }
-  refusal_.clear();
   ForwardLater();
-  gang::Command command{
-      .operation = operation_, .request = request, .hard = notice.hard, .source = notice.source};
+  gang::Command command{.operation = NumberOf(notice.operation),
+                        .request = request,
+                        .hard = notice.hard,
+                        .source = notice.source};
   if (notice.left_ns > 0) command.deadline_ns = BoottimeNs() + notice.left_ns;
   Feed(std::move(command));
 }
 
+uint64_t LeaderLaunch::NumberOf(uint64_t operation) {
+  return operation != 0 ? operation : kOwnOperations | next_operation_++;
+}
+
 void LeaderLaunch::SaveNow(uint64_t operation, int64_t left_ns, const std::string& source) {
   gang::Command command{
-      .operation = operation != 0 ? operation : kOwnOperations | next_operation_++,
-      .request = gang::Request::kSave,
-      .source = source};
+      .operation = NumberOf(operation), .request = gang::Request::kSave, .source = source};
   if (left_ns > 0) command.deadline_ns = BoottimeNs() + left_ns;
-  if (!stop_open_) {  // else what becomes of the stop is what counts
-    operation_ = command.operation;
-    refusal_.clear();
+  if (operation != 0) {
+    agent_save_ = operation;
+    save_refusal_.clear();
   }
   Feed(std::move(command));
 }
 
 void LeaderLaunch::KillNow(uint64_t operation, const std::string& why) {
-  Feed(gang::Command{.operation = operation != 0 ? operation : kOwnOperations | next_operation_++,
-                     .request = gang::Request::kKill,
-                     .source = why});
+  Feed(gang::Command{
+      .operation = NumberOf(operation), .request = gang::Request::kKill, .source = why});
 }
 
 // Programs without libckpt know signals only.

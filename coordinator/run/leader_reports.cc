@@ -22,7 +22,7 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
   if (report.attempt != 0 &&
       (report.phase == OpPhase::kStaged || report.phase == OpPhase::kDurable))
     steps_[report.attempt] = report.step;
-  NoteTrouble(report, stop);
+  NoteTrouble(report);
   switch (report.phase) {
     case OpPhase::kQueued:
       if (stop) times_ = LaunchTimes{.noticed_ns = report.noticed_ns};
@@ -60,16 +60,14 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
       break;
     case OpPhase::kFinished:
       if (report.operation == 0) SetEnd(LaunchEnd::kFinished, "");
-      if (report.operation != 0 && stop) refusal_ = report.status.message();
+      NoteRefusal(report, stop);
       break;
     case OpPhase::kRolledBack:
     case OpPhase::kRefused:
       // Not because the stop that came first is nearly through.
       if (view().decision == gang::Decision::kRelease) break;
-      if (report.operation != operation_) break;
-      refusal_ = report.status.message();
+      NoteRefusal(report, stop);
       sources_.clear();
-      stop_open_ = false;
       break;
     case OpPhase::kTooLate:
     case OpPhase::kLate:
@@ -82,8 +80,15 @@ void LeaderLaunch::OnReport(const gang::Report& report) {
   host_.changed();
 }
 
+// Each of a coordinator's operations has its own result, whatever else was merged with it since.
+void LeaderLaunch::NoteRefusal(const gang::Report& report, bool stop) {
+  if (report.operation == 0) return;
+  if (stop && report.operation == agent_stop_) refusal_ = report.status.message();
+  if (!stop && report.operation == agent_save_) save_refusal_ = report.status.message();
+}
+
 // What holds the attempt or the stop up is forgotten when it goes on, or is over.
-void LeaderLaunch::NoteTrouble(const gang::Report& report, bool stop) {
+void LeaderLaunch::NoteTrouble(const gang::Report& report) {
   using gang::OpPhase;
   if (report.phase == OpPhase::kLate) {
     held_up_[report.attempt] = report.status.message();
@@ -93,13 +98,16 @@ void LeaderLaunch::NoteTrouble(const gang::Report& report, bool stop) {
   const bool on_its_way = report.phase == OpPhase::kQueued || report.phase == OpPhase::kTooLate ||
                           report.phase == OpPhase::kLate || report.phase == OpPhase::kNotified ||
                           report.phase == OpPhase::kAgain;
-  if (stop && !on_its_way) notice_text_.clear();
+  if (!on_its_way && answered_.erase(report.operation) != 0 && answered_.empty()) {
+    notice_text_.clear();
+  }
 }
 
 // Said at once, and again when it changes: what a person can still do, can be done now.
 void LeaderLaunch::OnAnswer(const gang::NoticeAnswer& answer) {
   const bool late = answer.answer == gang::Answer::kFallback;
   notice_text_ = answer.answer == gang::Answer::kAck ? "" : answer.why;
+  answered_ = {answer.operations.begin(), answer.operations.end()};
   if (const std::string never = WhyNotReady(); late && !never.empty()) {
     Say("cannot suspend: " + never + "; the ranks run on until the deadline, what is durable " +
         "already stays");

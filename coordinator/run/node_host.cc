@@ -10,6 +10,7 @@
 namespace ckpt::run {
 namespace {
 
+constexpr Nanos kAgentPatience = std::chrono::seconds(5);
 constexpr Nanos kLeaderAnswers = std::chrono::seconds(1);
 constexpr int64_t kUnnoticedNs = 30'000'000'000;  // as long as keepalive may take
 
@@ -85,6 +86,34 @@ void NodeHost::LeaderLost() {
   lost_ns_ = BoottimeNs();
   for (const auto& [number, launch] : launches_) launch->SetConnected(false);
   MaybeLeave();
+  if (left_) return;
+  LookAgain(Patience());
+}
+
+// For a leader that is out of reach, as long as it gives us; but an agent holds the copy as well.
+Nanos NodeHost::Patience() const {
+  return services_->options.agent_socket.empty() ? services_->options.member_grace : kAgentPatience;
+}
+
+void NodeHost::LookAgain(Nanos after) {
+  services_->loop->AddTimer(after, [this, alive = alive_] {
+    if (*alive) MaybeLeave();
+  });
+}
+
+bool NodeHost::Draining() const {
+  return std::any_of(launches_.begin(), launches_.end(),
+                     [](const auto& entry) { return entry.second->draining(); });
+}
+
+// Of a stop: what is here is the only copy until its leader has committed it.
+bool NodeHost::OwesCopy() const {
+  return std::any_of(launches_.begin(), launches_.end(), [](const auto& entry) {
+    const std::vector<RamCopy> copies = entry.second->copies();
+    return std::any_of(copies.begin(), copies.end(), [](const RamCopy& copy) {
+      return copy.full && copy.gang_complete && !copy.durable;
+    });
+  });
 }
 
 void NodeHost::OnStart(uint32_t launch, const StartMsg& m) {
@@ -112,7 +141,11 @@ void NodeHost::OnStart(uint32_t launch, const StartMsg& m) {
                 host_.changed();
               },
           .released = [this] { OnReleased(); },
-          .written = [this](const AttemptId&, const Status&) { host_.changed(); },
+          .written =
+              [this](const AttemptId&, const Status&) {
+                host_.changed();
+                LookAgain(Nanos(0));
+              },
           .slots_made =
               [this, launch](const std::vector<SlotPtr>& slots) {
                 host_.slots_made(*launches_[launch], slots);
@@ -257,6 +290,8 @@ void NodeHost::MaybeLeave() {
   if (!outcome_) {
     // The leader is out of reach and nothing runs here any more: judge by what this node knows.
     if (launches_.empty()) return;
+    const bool waits = BoottimeNs() < lost_ns_ + Patience().count();
+    if ((Draining() && services_->options.agent_socket.empty()) || (OwesCopy() && waits)) return;
     const bool finished = launches_.rbegin()->second->status().all_finished;
     outcome_ = OutcomeMsg{finished ? 0u : 1u,
                           finished ? "all ranks of this node finished; the gang's leader is out of "

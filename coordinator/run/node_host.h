@@ -61,6 +61,10 @@ class NodeHost : public NodePart {
   void GiveUpCopiesSoon();
   void GiveUpCopies();
   void MaybeLeave();
+  void LookAgain(Nanos after);
+  Nanos Patience() const;
+  bool Draining() const;
+  bool OwesCopy() const;
   std::vector<SlotPtr> AllSlots() const;
 
   Services* const services_;

@@ -93,7 +93,11 @@ void AddLeader(const ReportInput& in, v1::JobReport* out) {
   out->set_behind(in.leader->behind());
   const LeaderLaunch* launch = in.leader->current();
   if (launch == nullptr) return;
-  if (launch->agent_operation() != 0) out->set_op_id(launch->agent_operation());
+  if (launch->agent_stop() != 0) out->set_op_id(launch->agent_stop());
+  if (!launch->save_refusal().empty()) {
+    out->set_refused_save(launch->agent_save());
+    out->set_save_refusal(launch->save_refusal());
+  }
   if (!launch->refusal().empty()) {
     out->set_suspend_failed(true);
     out->set_message(launch->refusal());

@@ -2,10 +2,11 @@
 import os
 import re
 import signal
+import time
 
 from cluster import wait_for
 from test_cluster import cluster, pids_of, submit, wait_state  # noqa: F401 (the fixture)
-from test_failures import endless, events
+from test_failures import endless, events, runs_of
 
 LINGERS = 4  # seconds that a rank takes to leave
 
@@ -33,6 +34,53 @@ def test_a_suspend_is_withdrawn_before_the_cut(cluster, reference, tmp_path):
     assert job["epoch"] == 1 and job["lost_steps"] == 0 and job["lost_gpu_seconds"] == 0 and not events(cluster, "train", "released")
     want.check(tmp_path)
     assert sum(1 for _ in open(tmp_path / "loss")) == want.steps, "a step was computed twice"
+
+
+def with_a_second_notice(cluster, reference, folder, deadline):
+    """An operator's suspend with this deadline, then a SIGTERM that gives 30 s, and a rank that is not at a boundary."""
+    want = reference(2, steps=300)
+    cluster.start_agent("a", 2, "512MiB")
+    submit(cluster, want, folder, "train", 2)
+    wait_state(cluster, "train", "running", step=10)
+    frozen = pids_of(cluster, "train")[:1]
+    signal_all(frozen, signal.SIGSTOP)
+    number = cluster.ctl("suspend", "train", "--deadline", deadline)["op_id"]
+    wait_state(cluster, "train", "suspending")
+    (_, _, run), = runs_of(cluster, "train")
+    os.kill(run, signal.SIGTERM)
+    log = cluster.out / "nodes" / "a" / "logs"
+    wait_for("it is heard", lambda: any(b"notice: SIGTERM" in path.read_bytes() for path in log.rglob("*") if path.is_file()), 60)
+    return want, frozen, number
+
+
+def stops_for_the_other(cluster, want, folder, frozen):
+    signal_all(frozen, signal.SIGCONT)
+    wait_state(cluster, "train", "suspended")
+    assert not events(cluster, "train", "overdue"), "nobody has to kill it"
+    assert cluster.job("train")["lost_steps"] == 0
+    assert cluster.run_ctl("resume", "train", "--wait").returncode == 0
+    wait_state(cluster, "train", "finished", seconds=120)
+    want.check(folder)
+
+
+def test_a_deadline_that_passes_ends_only_its_own_notice(cluster, reference, tmp_path):
+    want, frozen, number = with_a_second_notice(cluster, reference, tmp_path, "4s")
+    try:
+        told = wait_for("the suspend is given up", lambda: (done := cluster.run_ctl("operation", number)).returncode == 1 and done, 60)
+        assert "the gang still stops for another notice" in told.stderr
+        time.sleep(6)  # longer than ckptd waits for a stop that is overdue
+    finally:
+        stops_for_the_other(cluster, want, tmp_path, frozen)
+
+
+def test_a_suspend_is_withdrawn_while_another_notice_stands(cluster, reference, tmp_path):
+    want, frozen, number = with_a_second_notice(cluster, reference, tmp_path, "8s")
+    try:
+        assert cluster.run_ctl("withdraw", number).returncode == 0
+        wait_for("it is taken back", lambda: events(cluster, "train", "suspend_failed"), 60)
+        time.sleep(10)  # past its deadline
+    finally:
+        stops_for_the_other(cluster, want, tmp_path, frozen)
 
 
 def lingering(reference, folder):

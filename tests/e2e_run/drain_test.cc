@@ -203,5 +203,25 @@ TEST_F(Drain, ASignalDoesNotStopIt) {
   EXPECT_EQ(job_.Durable().size(), 1u);
 }
 
+// Its shards will never come: who leads ends, with their names, and not only when it is killed.
+TEST(Drain, ANodeThatDiesBeforeItHasWrittenIsNamedAndTheLeaderEnds) {
+  Job job;
+  const std::string at = "127.0.0.1:" + std::to_string(os::PickFreePort("127.0.0.1").value());
+  const auto start = [&](int node) {
+    return job.Start(
+        {"--ranks", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous", at},
+        kTraining);
+  };
+  RunProcess leader = start(0);
+  job.HoldAt("engine.write.create");
+  RunProcess member = start(1);
+  ASSERT_TRUE(job.WaitForStep(1, 20));
+  leader.Signal(SIGTERM);
+  ASSERT_TRUE(leader.WaitFor("all ranks are gone"));
+  member.Signal(SIGKILL);
+  EXPECT_EQ(leader.Wait(), 76) << leader.Output();
+  EXPECT_SAID(leader, "the ckpt-run of ranks 1 to 1 went before their shards were written");
+}
+
 }  // namespace
 }  // namespace ckpt::e2e

@@ -202,9 +202,8 @@ void World::NoteResult(const Report& report) {
   note.result = report.phase;
   const bool excused = note.withdrawn || !finished_heard_.empty() ||
                        report.status.code() == Code::kFailedPrecondition;
-  const bool late = report.status.code() == Code::kDeadlineExceeded;
   const bool ends = leader_ != nullptr && leader_->view().ended;
-  const bool refused = late && report.phase == OpPhase::kRefused && !ends;
+  const bool refused = report.phase == OpPhase::kRefused && !ends;
   const bool given_up = report.phase == OpPhase::kRolledBack || refused;
   if (given_up && note.command.hard && !excused) {
     Fail("deadline-kept",

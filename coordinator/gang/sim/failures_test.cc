@@ -193,5 +193,24 @@ TEST(Failures, AMemberThatHangsAfterItWasToldIsWaitedForOnlyUntilTheDeadline) {
   ExpectSays(table, OpPhase::kEnded, {"the deadline is near and rank 1 had not been released"});
 }
 
+// Its copy is not waited for: who leads must come to an end, and says whose shards are missing.
+TEST(Failures, ANodeThatGoesBeforeItsShardsAreWrittenIsNamed) {
+  Table table(2, 1);
+  table.UntilDown(Command{1, Request::kSuspend, 0, false, "operator"});
+  table.Released();
+  table.DeliverAll();
+  table.Written(0, 1);
+  table.DeliverAll();
+  table.Leads(MemberLost{1});
+  EXPECT_EQ(table.LastReport(OpPhase::kNotDurable), nullptr) << "it may come back";
+  table.Leads(MemberGone{1});
+  const Report* lost = table.LastReport(OpPhase::kNotDurable);
+  ASSERT_NE(lost, nullptr);
+  EXPECT_NE(lost->status.message().find("ranks 1 to 1"), std::string::npos);
+  table.Leads(MemberJoined{0});
+  table.Leads(MemberGone{0});
+  EXPECT_EQ(lost, table.LastReport(OpPhase::kNotDurable)) << "connected, or has written";
+}
+
 }  // namespace
 }  // namespace ckpt::gang::sim

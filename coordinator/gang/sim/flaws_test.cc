@@ -369,6 +369,40 @@ TEST(Flaws, G12_StepsOfMinutesReachTheCutOfASave) {
   EXPECT_NE(table.LastReport(OpPhase::kStaged), nullptr);
 }
 
+// Thirty seconds are for the way to the cut; copying has the time of a save.
+TEST(Flaws, G12_ASaveThatAllRanksAreAtHasTheTimeOfItsCopy) {
+  Table table(2, 1);
+  table.Leads(Command{1, Request::kSave, 0, false, "operator"});
+  table.DeliverAll();
+  table.AllReach();
+  for (int i = 0; i < 120; ++i) {
+    table.Passes(kSecond);
+    table.TickAll();
+    table.DeliverAll();
+  }
+  EXPECT_EQ(table.LastReport(OpPhase::kRolledBack), nullptr) << "they copy";
+  table.AllSeal();
+  table.DeliverAll();
+  EXPECT_NE(table.LastReport(OpPhase::kStaged), nullptr);
+}
+
+TEST(Flaws, G12_ASaveThatIsNeverStagedEndsWithItsReason) {
+  Table table(2, 1);
+  table.Leads(Command{1, Request::kSave, 0, false, "operator"});
+  table.DeliverAll();
+  table.AllReach();
+  table.Seals(0);
+  for (int i = 0; i < 360; ++i) {
+    table.Passes(kSecond);
+    table.TickAll();
+    table.DeliverAll();
+  }
+  const Report* back = table.LastReport(OpPhase::kRolledBack);
+  ASSERT_NE(back, nullptr);
+  EXPECT_NE(back->status.message().find("was not staged by all ranks"), std::string::npos)
+      << back->status.ToString();
+}
+
 TEST(Flaws, G12_ARankThatNeverReachesTheCutIsNamed) {
   Table table(2, 1);
   table.Leads(kSuspend);

@@ -203,6 +203,27 @@ TEST(NoticeAnswers, ADeadlineThatPassesRefusesOnlyItsOwnNotice) {
   }
 }
 
+// A rank copies on for a save that was dropped: what kills waits for it, as long as there is time.
+TEST(NoticeAnswers, WhatKillsIsTriedUntilItsDeadline) {
+  Table table(2, 1);
+  table.words[1].state = WordState::kStaging;
+  table.Leads(Suspend(1, table.now + 90 * kSecond, true));
+  const auto go_on = [&table](int seconds) {
+    for (int i = 0; i < 10 * seconds; ++i) {
+      table.DeliverAll();
+      table.Passes(kSecond / 10);
+      table.TickAll();
+    }
+  };
+  go_on(60);
+  EXPECT_EQ(table.LastReport(OpPhase::kRefused), nullptr);
+  table.words[1].state = WordState::kIdle;
+  go_on(10);
+  table.AllReach();
+  table.DeliverAll();
+  EXPECT_EQ(table.leader->view().decision, Decision::kStage);
+}
+
 TEST(NoticeAnswers, AWithdrawalInEveryStageBeforeBarrierThreeSetsTheGangFree) {
   for (int stage = 0; stage < 4; ++stage) {
     Table table(2, 1);
