@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLIC = "libckpt/include"
 ALL_OF_LIBCKPT = ["libckpt/" + layer for layer in (
-    "base os format codec plan device device/host device/cuda comm comm/local storage storage/file storage/memory wire engine session"
+    "base os format codec plan device device/host device/cuda comm comm/local comm/nccl storage storage/file storage/memory wire engine session"
 ).split()]
 L = {
     "libckpt/base": [],
@@ -26,6 +26,7 @@ L = {
     "libckpt/device/cuda": ["libckpt/base", "libckpt/device"],
     "libckpt/comm": ["libckpt/base"],
     "libckpt/comm/local": ["libckpt/base", "libckpt/os", "libckpt/comm"],
+    "libckpt/comm/nccl": ["libckpt/base", "libckpt/os", "libckpt/comm", "libckpt/device", "libckpt/device/cuda"],
     "libckpt/storage": ["libckpt/base", "libckpt/format"],
     "libckpt/storage/file": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/storage"],
     "libckpt/storage/memory": ["libckpt/base", "libckpt/format", "libckpt/os", "libckpt/storage"],

@@ -172,6 +172,11 @@ Status CudaDevice::CheckPointer(const void* memory) const {
   return OkStatus();
 }
 
+Status CudaDevice::InItsContext(const std::function<Status()>& body) const {
+  CKPT_IN_CONTEXT();
+  return body();
+}
+
 // ---- streams and events
 
 Result<StreamHandle> CudaDevice::CreateStream() {

@@ -11,6 +11,7 @@
 // registered at all.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -34,6 +35,8 @@ class CudaDevice : public Device {
   // OK if `memory` is device memory of this device. Errors: kInvalidArgument, which says what it
   // is.
   Status CheckPointer(const void* memory) const;
+  // Runs `body` with the device's context current on this thread: for libraries over CUDA.
+  Status InItsContext(const std::function<Status()>& body) const;
 
   Result<StreamHandle> CreateStream() override;
   Status DestroyStream(StreamHandle stream) override;

@@ -65,12 +65,13 @@ class AsyncDevice : public Device {
   void MakeSticky(Status status);
   // Subclasses call it first in their destructors: no RunCopy runs after it.
   void StopStreams();
+  // In stream order, on the stream's thread.
+  Status Enqueue(StreamHandle stream, std::function<void()> operation);
 
  private:
   struct EventState;
   class Stream;
 
-  Status Enqueue(StreamHandle stream, std::function<void()> operation);
   std::shared_ptr<EventState> Find(Event* event) const;
   Status EnqueueCopy(StreamHandle stream, const Copy& copy);
 

@@ -192,6 +192,24 @@ FAKE uint64_t fakecuda_used_bytes(int ordinal) {
 }
 FAKE uint64_t fakecuda_pinned_bytes() { return World::Get().pinned_bytes(); }
 
+// ---- for other doubles
+FAKE int fakecuda_current_ordinal() { return t_current.empty() ? -1 : t_current.back()->ordinal; }
+FAKE int fakecuda_launch(void* stream, int (*kernel)(void*), void* argument) {
+  ENTER_CONTEXT();
+  StreamHandle meant = nullptr;
+  const Result32 result = Meant(device, static_cast<StreamPtr>(stream), &meant);
+  if (result != kSuccess) return result;
+  return device->Launch(meant, [kernel, argument] { return kernel(argument); });
+}
+FAKE void* fakecuda_alias(const void* memory, uint64_t bytes) {
+  for (int i = 0; i < World::Get().count(); ++i) {
+    std::byte* const alias =
+        World::Get().device(i)->Alias(reinterpret_cast<uintptr_t>(memory), bytes);
+    if (alias != nullptr) return alias;
+  }
+  return nullptr;
+}
+
 // ---- the driver and its devices
 FAKE Result32 cuInit(unsigned) {
   if (const Result32 planned = World::Get().Pass("cuInit"); planned != kSuccess) return planned;

@@ -23,4 +23,13 @@ void fakecuda_break_at_copy(
     uint64_t nth);  // that copy from now is an illegal address, when it is its turn
 uint64_t fakecuda_used_bytes(int ordinal);
 uint64_t fakecuda_pinned_bytes();
+
+// For other doubles (libckpt/testing/fakenccl). The device whose context is current on this thread;
+// -1 none.
+int fakecuda_current_ordinal();
+// Runs `kernel` on the CPU when it is its turn on the stream; a CUresult other than 0 breaks the
+// device.
+int fakecuda_launch(void* stream, int (*kernel)(void*), void* argument);
+// Where a kernel of a double finds device memory; null: it is none.
+void* fakecuda_alias(const void* memory, uint64_t bytes);
 }

@@ -154,6 +154,19 @@ bool FakeCuda::Owns(DevicePtr at) const {
   return AliasOf(static_cast<const std::byte*>(Pointer(at)), 0, 1) != nullptr;
 }
 
+std::byte* FakeCuda::Alias(DevicePtr at, uint64_t bytes) const {
+  MutexLock lock(mutex_);
+  return AliasOf(static_cast<const std::byte*>(Pointer(at)), 0, static_cast<int64_t>(bytes));
+}
+
+Result32 FakeCuda::Launch(device::StreamHandle stream, std::function<Result32()> kernel) {
+  if (const Result32 result = broken(); result != kSuccess) return result;
+  const Status queued = Enqueue(stream, [this, kernel = std::move(kernel)] {
+    if (const Result32 result = kernel(); result != kSuccess) Break(result);
+  });
+  return queued.ok() ? kSuccess : kInvalidHandle;
+}
+
 std::byte* FakeCuda::AliasOf(const std::byte* at, int64_t low, int64_t high) const {
   auto it = mappings_.upper_bound(Number(at));
   if (it == mappings_.begin()) return nullptr;

@@ -2,6 +2,7 @@
 // memory, planned failures.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -42,6 +43,10 @@ class FakeCuda final : public device::AsyncDevice {
   Result32 FreeWhole(
       DevicePtr at);  // a mapping and the addresses that it fills, once the device is idle there
   bool Owns(DevicePtr at) const;
+  // A kernel of the double: runs on the CPU when it is its turn on the stream. What it returns, if
+  // not 0, breaks the device. It finds device memory by Alias.
+  Result32 Launch(device::StreamHandle stream, std::function<Result32()> kernel);
+  std::byte* Alias(DevicePtr at, uint64_t bytes) const;
 
   // The stream that a null handle stands for.
   device::StreamHandle default_stream() const { return default_; }
