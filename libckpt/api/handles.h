@@ -15,6 +15,13 @@
 #include "libckpt/base/status.h"
 #include "libckpt/session/session.h"
 
+namespace ckpt::comm {
+class NcclCommunicators;
+}
+namespace ckpt::device {
+class CudaDevice;
+}
+
 struct ckpt_error_t {
   ckpt::Status status;
   std::string text;
@@ -40,6 +47,11 @@ struct ckpt_reader_t {
 struct ckpt_comm_t {
   std::shared_ptr<ckpt::session::Session> session;
   std::shared_ptr<ckpt::comm::Communicator> communicator;
+};
+struct ckpt_nccl_t {
+  std::shared_ptr<ckpt::session::Session> session;
+  std::shared_ptr<ckpt::comm::NcclCommunicators> group;
+  bool connected = false;
 };
 struct ckpt_kv_t {
   ckpt::comm::KeyValue* keys = nullptr;
@@ -101,6 +113,9 @@ void Drop(Handle* handle) noexcept {
   if (handle->session != nullptr && handle->session->InForkedChild()) return;
   delete handle;
 }
+
+// The process's one of that ordinal; never destroyed.
+Result<device::CudaDevice*> Cuda(int ordinal);
 
 // Options and environment together.
 Result<session::Options> ResolveOptions(const ckpt_session_options_t& raw);

@@ -15,6 +15,8 @@ device::Device* Host() {
   return host;
 }
 
+}  // namespace
+
 Result<device::CudaDevice*> Cuda(int ordinal) {
   static Mutex* const mutex = new Mutex;
   static auto* const devices = new std::map<int, std::unique_ptr<device::CudaDevice>>;
@@ -25,6 +27,8 @@ Result<device::CudaDevice*> Cuda(int ordinal) {
   }
   return device.get();
 }
+
+namespace {
 
 // As numbered by ckpt_tensor_desc_t.
 Result<device::Device*> DeviceOf(uint32_t number, const void* data) {

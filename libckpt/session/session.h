@@ -127,6 +127,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Newest first.
   Result<std::vector<storage::CheckpointInfo>> ListCheckpoints();
 
+  Rank rank() const { return options_.rank; }
+  uint32_t world() const { return options_.world; }
   Status RegisterCommunicator(std::shared_ptr<comm::Communicator> communicator);
   Status UnregisterCommunicator(const comm::Communicator* communicator);
 

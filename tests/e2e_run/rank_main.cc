@@ -14,6 +14,8 @@
 //            [--late-rank RANK MS]       (that rank opens the session that much later)
 //            [--cuda]                    (weights and moments live on cuda:0; each step uploads
 //            them and does not wait)
+//            [--nccl]                    (with --cuda: at each step the ranks sum a buffer over
+//            NCCL, all of them and in pairs, and compare it with what it must be)
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@
 #include <thread>
 #include <vector>
 
+#include "libckpt/comm/nccl/nccl_api.h"
 #include "libckpt/device/cuda/driver_api.h"
 
 namespace {
@@ -36,6 +39,7 @@ struct Arguments {
   std::string dir;
   long steps = 0, step_ms = 0, doubles = 0, crash_at = -1, save_at = -1;
   bool track = true, extra = false, extra_later = false, worker = false, cuda = false;
+  bool nccl = false;
   long save_rank = -1, late_rank = -1;
   long late_ms = 0, linger_ms = 0, throw_at = -1, stuck_at = -1;
   long phase_at = -1, phase_ms = 0, phase_said_ms = 0, phase_rank = 0;
@@ -59,6 +63,7 @@ Arguments Parse(int argc, char** argv) {
     const auto number = [&] { return i + 1 < argc ? atol(argv[++i]) : 0; };
     if (flag == "--worker") a.worker = true;
     if (flag == "--cuda") a.cuda = true;
+    if (flag == "--nccl") a.nccl = true;
     if (flag == "--late") a.late_ms = number();
     if (flag == "--save-rank") a.save_rank = number();
     if (flag == "--late-rank") {
@@ -157,8 +162,6 @@ class OnDevice {
     }
   }
   void* stream() const { return stream_; }
-
- private:
   template <typename... Arguments>
   void Call(const char* name, Arguments... arguments) {
     const auto call = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
@@ -166,6 +169,7 @@ class OnDevice {
     if (result != 0) throw std::runtime_error(std::string(name) + ": " + std::to_string(result));
   }
 
+ private:
   struct Tensor {
     cu::DevicePtr memory;
     std::vector<double>* host;
@@ -173,6 +177,64 @@ class OnDevice {
   void* library_ = nullptr;
   cu::StreamPtr stream_ = nullptr;
   std::vector<Tensor> tensors_;
+};
+
+// Sums over the ranks on the device: in the world, and among ranks of the same parity.
+class Collectives {
+ public:
+  Collectives(ckpt::Session& session, OnDevice* device, long rank, long world)
+      : device_(device), rank_(rank), world_(world), nccl_(session), values_(kCount) {
+    void* const library = dlopen("libnccl.so.2", RTLD_NOW);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    reduce_ = reinterpret_cast<decltype(reduce_)>(dlsym(library, "ncclAllReduce"));
+    state_ = reinterpret_cast<decltype(state_)>(dlsym(library, "ncclCommGetAsyncError"));
+    parity_ = nccl_.AddSplit("parity", 0, static_cast<int>(rank % 2), static_cast<int>(rank));
+    nccl_.AddStream(device->stream());
+    device->Call<cu::DevicePtr*, size_t>("cuMemAlloc_v2", &memory_, kCount * sizeof(double));
+    nccl_.AddBuffer(0, reinterpret_cast<void*>(memory_), kCount * sizeof(double));  // NOLINT
+    nccl_.Connect();
+    fprintf(stderr, "rank %ld: NCCL is up\n", rank);
+  }
+  void Step(long step) {
+    double all = 0, like = 0;
+    for (long r = 0; r < world_; ++r) {
+      all += Value(r, step);
+      if (r % 2 == rank_ % 2) like += Value(r, step);
+    }
+    Sum(nccl_.comm(0), step, all);
+    Sum(nccl_.comm(parity_), step, like);
+  }
+
+ private:
+  static constexpr size_t kCount = 20'000;  // more than one piece of the double's
+  static double Value(long rank, long step) { return static_cast<double>((rank + 1) * step); }
+
+  void Sum(void* raw, long step, double expected) {
+    auto* const comm = static_cast<ncclComm*>(raw);
+    values_.assign(kCount, Value(rank_, step));
+    device_->Call<cu::DevicePtr, const void*, size_t>("cuMemcpyHtoD_v2", memory_, values_.data(),
+                                                      kCount * sizeof(double));
+    void* const at = reinterpret_cast<void*>(memory_);  // NOLINT
+    int result = reduce_(at, at, kCount, ckpt::comm::nccl::kFloat64, ckpt::comm::nccl::kSum, comm,
+                         static_cast<cu::StreamPtr>(device_->stream()));
+    while (result == ckpt::comm::nccl::kInProgress) state_(comm, &result);
+    if (result != 0) throw std::runtime_error("ncclAllReduce: " + std::to_string(result));
+    device_->Wait();
+    device_->Call<void*, cu::DevicePtr, size_t>("cuMemcpyDtoH_v2", values_.data(), memory_,
+                                                kCount * sizeof(double));
+    for (const double value : values_) {
+      if (value != expected) throw std::runtime_error("NCCL sums wrongly");
+    }
+  }
+
+  OnDevice* const device_;
+  const long rank_, world_;
+  ckpt::Nccl nccl_;
+  std::vector<double> values_;
+  cu::DevicePtr memory_ = 0;
+  uint32_t parity_ = 0;
+  int (*reduce_)(const void*, void*, size_t, int, int, ncclComm*, CUstream_st*) = nullptr;
+  int (*state_)(ncclComm*, int*) = nullptr;
 };
 
 void Track(Training* training, OnDevice* device, long rank, long world, ckpt::State* state) {
@@ -264,11 +326,14 @@ int Train(const Arguments& a) {
     Track(&training, device.get(), rank, world, &wider);
     session.Track(wider);
   }
+  std::unique_ptr<Collectives> collectives;
+  if (a.nccl) collectives = std::make_unique<Collectives>(session, device.get(), rank, world);
   FILE* log = fopen((a.dir + "/rank" + std::to_string(rank) + ".steps").c_str(), "a");
   while (training.step < a.steps) {
     if (device != nullptr) device->Wait();  // what it uploads is about to change
     training.Step(rank);
     if (device != nullptr) device->Upload();
+    if (collectives != nullptr) collectives->Step(training.step);
     fprintf(log, "%ld %016lx\n", training.step, static_cast<unsigned long>(training.Digest()));
     fflush(log);
     if (training.step == a.crash_at && rank == 1 && epoch == 1) raise(SIGKILL);
@@ -292,6 +357,7 @@ int Train(const Arguments& a) {
   if (a.linger_ms > 0) fprintf(stderr, "lingering\n");
   Sleep(a.linger_ms);
   session.Finish();
+  collectives.reset();
   session.Close();
   return 0;
 }

@@ -193,13 +193,14 @@ Status NcclCommunicators::Await(device::Event* event, const Member& member, cons
   for (int turn = 0;; ++turn) {
     Result<bool> fired = device_->Query(event);
     if (!fired.ok()) return Named(std::move(fired).status().Annotate(what), member);
-    if (*fired) return OkStatus();
+    // Also when it has fired: what NCCL gave up on has left the stream, too.
     Result32 state = nccl::kSuccess;
     if (member.comm != nullptr) {
       CKPT_RETURN_IF_ERROR(StatusOf(nccl_->ncclCommGetAsyncError(member.comm, &state),
                                     "ncclCommGetAsyncError", member));
       CKPT_RETURN_IF_ERROR(StatusOf(state, what, member));
     }
+    if (*fired) return OkStatus();
     if (deadline.Expired()) {
       return Named(deadline.Exceeded().Annotate(std::string(what) +
                                                 ": what is on the stream does not end, a rank may "
@@ -221,18 +222,25 @@ Status NcclCommunicators::Drain(device::StreamHandle stream, const Member& membe
 
 // ---- down
 
+Status NcclCommunicators::AllReady(const Deadline& deadline) {
+  for (const auto& member : members_) {
+    if (member->comm == nullptr) continue;
+    CKPT_RETURN_IF_ERROR(Ready(*member, member->comm, "an earlier operation", deadline));
+  }
+  return OkStatus();
+}
+
 Status NcclCommunicators::Quiesce(const Deadline& deadline) {
   if (!up()) return OkStatus();
   CKPT_FAULT("comm.nccl.quiesce");
   CKPT_RETURN_IF_ERROR(NoGraphs());
   if (!suspect_.ok()) return Status(suspect_).Annotate("its check failed");
-  for (const auto& member : members_) {
-    if (member->comm == nullptr) continue;
-    CKPT_RETURN_IF_ERROR(Ready(*member, member->comm, "an earlier operation", deadline));
-  }
+  CKPT_RETURN_IF_ERROR(AllReady(deadline));
   CKPT_RETURN_IF_ERROR(Drain(nullptr, *members_[kWorld], "draining the default stream", deadline));
   for (const device::StreamHandle stream : streams_)
     CKPT_RETURN_IF_ERROR(Drain(stream, *members_[kWorld], "draining a stream", deadline));
+  // What a split gave up on has left its stream.
+  CKPT_RETURN_IF_ERROR(AllReady(deadline));
   quiesced_ = true;
   return OkStatus();
 }

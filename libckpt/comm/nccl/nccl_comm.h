@@ -115,6 +115,7 @@ class NcclCommunicators : public Communicator {
   // Until its state is no longer "in progress".
   Status Ready(const Member& member, nccl::CommPtr comm, const char* call,
                const Deadline& deadline);
+  Status AllReady(const Deadline& deadline);
   // Until the event has fired; an error of the communicator ends it.
   Status Await(device::Event* event, const Member& member, const char* what,
                const Deadline& deadline);

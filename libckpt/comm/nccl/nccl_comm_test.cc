@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -28,12 +29,14 @@ std::unique_ptr<NcclCommunicators> Make(uint32_t rank, uint32_t world) {
   Result<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(static_cast<int>(rank));
   if (!device.ok()) {
     EXPECT_EQ(std::getenv("CKPT_EXPECT_NCCL"), nullptr) << device.status().ToString();
+    std::printf("%s\n", device.status().ToString().c_str());
     return nullptr;
   }
   Result<std::unique_ptr<NcclCommunicators>> group = NcclCommunicators::Make(
       "world", rank, world, std::shared_ptr<CudaDevice>(std::move(*device)), nullptr);
   if (group.ok()) return std::move(*group);
   EXPECT_EQ(std::getenv("CKPT_EXPECT_NCCL"), nullptr) << group.status().ToString();
+  std::printf("%s\n", group.status().ToString().c_str());
   return nullptr;
 }
 

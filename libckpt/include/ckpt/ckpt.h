@@ -246,6 +246,43 @@ CKPT_API ckpt_error_t* ckpt_comm_register(ckpt_session_t* session, const ckpt_co
 /* Takes it down and forgets it. */
 CKPT_API ckpt_error_t* ckpt_comm_unregister(ckpt_comm_t* comm);
 
+/* ---- NCCL --------------------------------------------------------------------------------------------------------------- */
+/* A world of all ranks of the session and what is split from it, taken down and built again together. From the loop's thread.
+ * Splits, streams and buffers are declared before connect, the same on all ranks in the same order. Communicators are
+ * non-blocking: after ncclInProgress, ask ncclCommGetAsyncError. */
+typedef struct ckpt_nccl_t ckpt_nccl_t;
+
+typedef struct ckpt_nccl_split_t {
+  size_t struct_size;
+  const char* name;
+  uint32_t parent;    /* 0 the world, else the index of an earlier split */
+  int32_t color;      /* ranks of `parent` with the same one form a communicator; -1: this rank is in none */
+  int32_t key;        /* their order */
+  const void* config; /* ncclConfig_t, NULL: NCCL's defaults */
+} ckpt_nccl_split_t;
+
+/* `device`: as in a tensor, 1 + n. `config`: the world's ncclConfig_t as the program's own header has it, or NULL. Loads
+ * libnccl.so.2: UNIMPLEMENTED if there is none or before 2.18, FAILED_PRECONDITION if something has it linked statically. */
+CKPT_API ckpt_error_t* ckpt_nccl_create(ckpt_session_t* session, uint32_t device, const void* config, ckpt_nccl_t** out_nccl);
+CKPT_API ckpt_error_t* ckpt_nccl_add_split(ckpt_nccl_t* nccl, const ckpt_nccl_split_t* split, uint32_t* out_index);
+/* A stream that carries collectives: drained before anything is taken down. The default stream is anyway. */
+CKPT_API ckpt_error_t* ckpt_nccl_add_stream(ckpt_nccl_t* nccl, void* stream);
+/* Memory to be registered with communicator `index` whenever it is built. `window_flags` negative: ncclCommRegister; else a
+ * window with these flags, the same on all of its ranks. */
+CKPT_API ckpt_error_t* ckpt_nccl_add_buffer(ckpt_nccl_t* nccl, uint32_t index, void* memory, uint64_t bytes,
+                                            int32_t window_flags);
+/* A captured graph holds communicator `index`, or no longer (`held` 0). NCCL cannot take down what a graph holds, so a stop
+ * is refused, with the graph's name, while one does. */
+CKPT_API ckpt_error_t* ckpt_nccl_graph(ckpt_nccl_t* nccl, uint32_t index, const char* graph, uint32_t held);
+/* Registers and builds all of it (every rank, in the same order as other communicators), and checks it. */
+CKPT_API ckpt_error_t* ckpt_nccl_connect(ckpt_nccl_t* nccl);
+/* ncclComm_t of communicator `index`; NULL while it is down, and for a rank that is in none. Ask again after each step. */
+CKPT_API ckpt_error_t* ckpt_nccl_handle(ckpt_nccl_t* nccl, uint32_t index, void** out_comm);
+/* ncclWindow_t of a buffer; NULL while down. */
+CKPT_API ckpt_error_t* ckpt_nccl_window(ckpt_nccl_t* nccl, const void* memory, void** out_window);
+/* Drains it, takes it down and frees it, also if that fails. Before the session is closed. */
+CKPT_API ckpt_error_t* ckpt_nccl_close(ckpt_nccl_t* nccl);
+
 #ifdef __cplusplus
 }
 #endif

@@ -790,6 +790,58 @@ class Session {
   bool stopped_ = false;
 };
 
+// The NCCL communicators of a rank, as ckpt.h has them: declared, connected, gone with this.
+class Nccl {
+ public:
+  // `device`: of CUDA. `config`: the world's ncclConfig_t, or null.
+  explicit Nccl(Session& session, uint32_t device = 0, const void* config = nullptr) {
+    internal::Check(ckpt_nccl_create(session.handle(), device + 1, config, &handle_));
+  }
+  ~Nccl() {
+    if (handle_ != nullptr) internal::Take(ckpt_nccl_close(handle_));
+  }
+  Nccl(Nccl&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Nccl& operator=(Nccl&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  uint32_t AddSplit(const std::string& name, uint32_t parent, int color, int key,
+                    const void* config = nullptr) {
+    const ckpt_nccl_split_t split{sizeof split, name.c_str(), parent, color, key, config};
+    uint32_t index = 0;
+    internal::Check(ckpt_nccl_add_split(handle_, &split, &index));
+    return index;
+  }
+  void AddStream(void* stream) { internal::Check(ckpt_nccl_add_stream(handle_, stream)); }
+  void AddBuffer(uint32_t index, void* memory, uint64_t bytes) {
+    internal::Check(ckpt_nccl_add_buffer(handle_, index, memory, bytes, -1));
+  }
+  void AddWindow(uint32_t index, void* memory, uint64_t bytes, int flags) {
+    internal::Check(ckpt_nccl_add_buffer(handle_, index, memory, bytes, flags));
+  }
+  void Graph(uint32_t index, const std::string& graph, bool held) {
+    internal::Check(ckpt_nccl_graph(handle_, index, graph.c_str(), held ? 1 : 0));
+  }
+  void Connect() { internal::Check(ckpt_nccl_connect(handle_)); }
+  // ncclComm_t; null while down.
+  void* comm(uint32_t index = 0) const {
+    void* comm = nullptr;
+    internal::Check(ckpt_nccl_handle(handle_, index, &comm));
+    return comm;
+  }
+  // ncclWindow_t; null while down.
+  void* window(const void* memory) const {
+    void* window = nullptr;
+    internal::Check(ckpt_nccl_window(handle_, memory, &window));
+    return window;
+  }
+  void Close() { internal::Check(ckpt_nccl_close(std::exchange(handle_, nullptr))); }
+
+ private:
+  ckpt_nccl_t* handle_ = nullptr;
+};
+
 }  // namespace cpp1
 }  // namespace ckpt
 #endif  // CKPT_CKPT_HPP_

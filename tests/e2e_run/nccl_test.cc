@@ -1,0 +1,91 @@
+// Gangs that sum over NCCL at every step, suspended and resumed: their communicators, splits and
+// registered buffers come back. Here over the doubles, each process with a device of its own.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e_run/harness.h"
+
+namespace ckpt::e2e {
+namespace {
+
+const std::vector<std::string> kNccl = {"200", "5", "4096", "--cuda", "--nccl"};
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    job_.SetEnv("LD_LIBRARY_PATH", std::string(CKPT_FAKECUDA_FOLDER) + ":" + CKPT_FAKENCCL_FOLDER);
+  }
+  void ExpectComplete(int ranks) {
+    for (const char* name : {"CKPT_FAKENCCL_FAIL", "CKPT_FAULT_AT"}) job_.SetEnv(name, "");
+    RunProcess again = job_.Start({"--ranks", std::to_string(ranks)}, kNccl);
+    EXPECT_EQ(again.Wait(), 0) << again.Output();
+    ExpectSameTrajectory(job_, ranks, {"200", "5", "4096"});
+  }
+
+  Job job_;
+};
+
+TEST_F(Nccl, SuspendedAndResumedWithTwoToFourRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    SCOPED_TRACE(ranks);
+    job_.Reset();
+    RunProcess run = job_.Start({"--ranks", std::to_string(ranks)}, kNccl);
+    ASSERT_TRUE(job_.WaitForStep(ranks - 1, 20)) << run.Output();
+    run.Signal(SIGTERM);
+    EXPECT_EQ(run.Wait(), 75) << run.Output();
+    EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
+    EXPECT_EQ(run.Output().find("aborted instead"), std::string::npos) << run.Output();
+    ExpectComplete(ranks);
+  }
+}
+
+// The others wait on their streams for one that is gone; nobody hangs, and what was saved loads.
+TEST_F(Nccl, ARankThatIsKilledTakesNoOtherWithItForEver) {
+  RunProcess run = job_.Start({"--ranks", "3", "--restarts", "1"}, [&] {
+    std::vector<std::string> all = kNccl;
+    all.insert(all.end(), {"--save-at", "20", "--crash-at", "40"});
+    return all;
+  }());
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  EXPECT_SAID(run, "rank 1 was killed by signal 9");
+  ExpectSameTrajectory(job_, 3, {"200", "5", "4096"});
+}
+
+// Finalize that fails is followed by abort, and the suspend goes through.
+TEST_F(Nccl, AFinalizeThatFailsIsAbortedAndTheSuspendGoesThrough) {
+  for (const char* how : {"ncclCommFinalize:1:2", "ncclCommFinalize.async:1:2:sticky"}) {
+    SCOPED_TRACE(how);
+    job_.Reset();
+    job_.SetEnv("CKPT_FAKENCCL_FAIL", how);
+    RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
+    ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
+    run.Signal(SIGTERM);
+    EXPECT_EQ(run.Wait(), 75) << run.Output();
+    EXPECT_SAID(run, "aborted instead");
+    ExpectComplete(2);
+  }
+}
+
+TEST_F(Nccl, WhatFailsWhileItIsBuiltIsNamed) {
+  for (const char* call :
+       {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommInitRankConfig.async",
+        "ncclCommSplit", "ncclCommRegister", "ncclAllGather"}) {
+    SCOPED_TRACE(call);
+    job_.Reset();
+    job_.SetEnv("CKPT_FAKENCCL_FAIL", std::string(call) + ":1:2:sticky");
+    RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
+    EXPECT_EQ(run.Wait(), 1) << run.Output();
+    EXPECT_SAID(run, std::string(call).substr(0, std::string(call).find('.')));
+    EXPECT_SAID(run, "communicator 'world'");
+  }
+}
+
+TEST_F(Nccl, WithoutNcclWhatIsMissingIsNamed) {
+  job_.SetEnv("LD_LIBRARY_PATH", CKPT_FAKECUDA_FOLDER);
+  RunProcess run = job_.Start({"--ranks", "1"}, kNccl);
+  if (run.Wait() == 0) GTEST_SKIP() << "SKIPPED: this machine has an NCCL of its own";
+  EXPECT_SAID(run, "libnccl.so.2");
+}
+
+}  // namespace
+}  // namespace ckpt::e2e
