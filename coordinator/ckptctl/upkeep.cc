@@ -221,7 +221,8 @@ void RegisterUpkeep(CLI::App& app, const Globals& globals, Run* run) {
   verb->add_option("--keep-last", prune->keep_last, "the newest ones that are whole, 1 at least")
       ->required()
       ->check(CLI::Range(1u, 1'000'000u));
-  verb->add_option("--keep-every", prune->keep_every, "and those whose step is a multiple of this");
+  verb->add_option("--keep-every", prune->keep_every,
+                   "and the first at or after each multiple of this");
   verb->add_flag("--dry-run", prune->dry_run, "change nothing");
 
   AddVerb(app, globals, run, "du", "what checkpoints take: stored, held, and shared with others",

@@ -970,6 +970,7 @@ TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {
   ASSERT_EQ(stops.size(), 1u);
   EXPECT_TRUE(stops[0].second.withdraw && !stops[0].second.kill);
   EXPECT_EQ(stops[0].second.op_id, stop_op);
+  EXPECT_EQ(stops[0].second.source, "operator") << "no preemption has taken it back";
   EXPECT_TRUE(Do(Withdraw{7}).status.ok()) << "twice is once";
   JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
   report.suspend_failed = true;
@@ -981,6 +982,17 @@ TEST_F(CoreTest, ASuspendIsWithdrawnBeforeItsReleaseAndTheJobRunsOn) {
   Say("j", "a", NodeJobState::kReleased);
   EXPECT_SAYS(Refusal(Withdraw{8}, Code::kFailedPrecondition), "has ended already");
   EXPECT_SAYS(Refusal(Withdraw{99}, Code::kNotFound), "99");
+}
+
+TEST_F(CoreTest, AnEndedJobKeepsItsStepOverARestart) {
+  Node("a", 1);
+  Runs(Spec("j", 1));
+  JobReport report = Snapshot("j", "a", NodeJobState::kRunning);
+  report.step = 1000;
+  Do(JobReported{"a", report});
+  Say("j", "a", NodeJobState::kFinished);
+  Restart();
+  EXPECT_EQ(core_->FindJob("j")->step, 1000);
 }
 
 TEST_F(CoreTest, AWithdrawalThatComesTooLateLaunchesItAgainInItsPlace) {

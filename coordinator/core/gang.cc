@@ -14,18 +14,6 @@ constexpr int64_t kStartDelayNs = kSecondNs;  // after a start that failed; then
 constexpr int64_t kStartDelayNsMax = 60 * kSecondNs;
 constexpr std::string_view kRefused = "refused to start: ";
 
-const char* SourceOf(StopPurpose purpose) {
-  switch (purpose) {
-    case StopPurpose::kPreempt:
-    case StopPurpose::kUndo:
-      return "preemption";
-    case StopPurpose::kCrash:
-      return "crash";
-    default:
-      return "operator";
-  }
-}
-
 std::string Describe(const Placement& placement) {
   std::string text;
   for (const NodePlacement& place : placement) {
@@ -152,6 +140,13 @@ void Core::Impl::OrderKill(Job& job) {
   FoldGang(job);
 }
 
+const char* Core::Impl::SourceOfStop(const Job& job) {
+  const Operation* op = FindOp(job.op_id != 0 ? job.op_id : job.last_op_id);
+  const bool preempts = op != nullptr && op->kind == OperationKind::kPreempt;
+  if (job.stop == StopPurpose::kPreempt || preempts) return "preemption";
+  return job.stop == StopPurpose::kCrash ? "crash" : "operator";
+}
+
 void Core::Impl::SendStop(Job& job, Member& member) {
   if (IsOver(member.state)) return;
   const int64_t left_ms = (job.stop_deadline_ns - now_.boot_ns) / 1'000'000;
@@ -161,7 +156,7 @@ void Core::Impl::SendStop(Job& job, Member& member) {
   stop.op_id = job.stop_kill ? job.kill_op : job.stop_op;
   stop.kill = job.stop_kill;
   stop.deadline_ms = std::max<int64_t>(1, left_ms);
-  stop.source = SourceOf(job.stop);
+  stop.source = SourceOfStop(job);
   stop.withdraw = job.stop == StopPurpose::kUndo && !job.stop_kill;
   SendTo(member.place.node, std::move(stop));
 }
@@ -278,7 +273,7 @@ void Core::Impl::GangSuspended(Job& job, bool clean, const std::string& what) {
     job.waiting_since_wall_ns = now_.wall_ns;
     if (purpose == StopPurpose::kUndo) RelaunchInPlace(job);
   } else if (purpose == StopPurpose::kNone) {
-    job.reason = "stopped from outside the coordinator; `ckptctl resume " + job.spec.name +
+    job.reason = "was stopped from outside the coordinator; `ckptctl resume " + job.spec.name +
                  "` goes on; " + job.reason;
   }
 }

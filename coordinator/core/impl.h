@@ -114,6 +114,7 @@ class Core::Impl {
   void LaunchMembers(Job& job);  // those whose turn has come
   void BeginStop(Job& job, StopPurpose purpose, bool kill, int64_t budget_ns);
   void OrderKill(Job& job);
+  const char* SourceOfStop(const Job& job);
   void SendStop(Job& job, Member& member);
   void TakeBackStop(Job& job);
   void SuspendFailed(Job& job, const std::string& message);

@@ -9,7 +9,7 @@
 namespace ckpt::core {
 namespace {
 
-constexpr uint32_t kRecordVersion = 4;
+constexpr uint32_t kRecordVersion = 5;
 
 // One list of fields for both directions: `ar(a, b, c)` writes or reads them.
 class Writer {
@@ -181,6 +181,7 @@ void Fields(Ar& ar, Job& v) {
   if (ar.version() >= 2) ar(v.run_ended, v.drain, v.lost_steps);
   if (ar.version() >= 3) ar(v.given_up, v.measured);
   if (ar.version() >= 4) ar(v.left_behind);
+  if (ar.version() >= 5) ar(v.step);
 }
 template <typename Ar>
 void Fields(Ar& ar, NodeInfo& v) {

@@ -18,9 +18,9 @@ constexpr char kUsage[] =
     "Runs the ranks of a job on this node: stops all of them at one step on a notice, keeps their "
     "state in RAM,\nmakes it durable, and goes on from there the next time.\n\n"
     "  ckpt-run --ranks 4 -- ./train --lr 0.1\n\n"
-    "SIGTERM, SIGUSR1 or SIGINT to ckpt-run, or to any rank, suspends the whole gang.\n"
-    "Exit codes: 0 finished, 75 suspended and durable, 76 suspended but only in RAM that is now "
-    "gone, 2 usage, 1 failed.";
+    "SIGTERM, SIGUSR1, SIGINT or SIGHUP to ckpt-run, or to any rank, suspends the whole gang.\n"
+    "Exit codes: 0 finished, 75 suspended and durable, 76 suspended but not durable (the message "
+    "says why), 2 usage, 1 failed.";
 
 struct Raw {
   std::string job_id, staging_budget, expect;
@@ -36,7 +36,7 @@ void AddKeepFlags(CLI::App* app, Raw* raw) {
                   "(CKPT_KEEP_LAST; 0: remove none)")
       ->envname("CKPT_KEEP_LAST");
   app->add_option("--keep-every", raw->keep_every,
-                  "... and those whose step is a multiple of this (CKPT_KEEP_EVERY)")
+                  "... and the first at or after each multiple of so many steps (CKPT_KEEP_EVERY)")
       ->envname("CKPT_KEEP_EVERY");
   app->add_option("--keep-hours", raw->keep_hours,
                   "... and the newest of each period of so many hours (CKPT_KEEP_HOURS)")

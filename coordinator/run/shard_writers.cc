@@ -37,6 +37,23 @@ void RemoveRemains(const std::string& directory, Rank rank, const std::string& t
   }
 }
 
+// A drain begins: what others have left of this rank's shard takes the room that it needs. They are
+// gone (the agent of this node has seen the end of the process before, that of node 0 the end of
+// who could have committed it), and no MANIFEST names what they wrote.
+void RemoveRemainsOfOthers(storage::Store* store, const AttemptId& id, const std::string& directory,
+                           Rank rank, const std::string& tag) {
+  if (store->ReadManifest(id).status().code() != Code::kNotFound) return;
+  os::FileSystem& fs = os::PosixFileSystem();
+  const Result<std::vector<os::DirEntry>> entries = fs.List(directory);
+  if (!entries.ok()) return;
+  const std::string plain = format::ShardFileName(rank, "");
+  const std::string of_rank = plain.substr(0, plain.find('.') + 1);
+  for (const os::DirEntry& entry : *entries) {
+    if (!entry.name.starts_with(of_rank) || entry.name.starts_with(of_rank + tag + ".")) continue;
+    fs.Unlink(os::JoinPath(directory, entry.name)).IgnoreError();
+  }
+}
+
 }  // namespace
 
 std::string EncodeShardReports(const std::vector<engine::ShardReport>& reports) {
@@ -146,7 +163,11 @@ void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
     // The leader gives each attempt number once: a directory that is there was made for this one.
     Status begun = store->BeginAttempt(job->id);
     if (begun.ok() || begun.code() == Code::kAlreadyExists) {
-      if (again) RemoveRemains(directory, job->slots[index]->region().identity().rank, job->tag);
+      const Rank rank = job->slots[index]->region().identity().rank;
+      if (again) RemoveRemains(directory, rank, job->tag);
+      if (!job->tag.empty()) {
+        RemoveRemainsOfOthers(store.get(), job->id, directory, rank, job->tag);
+      }
       Result<engine::ShardReport> report =
           engine::WriteShard(&job->slots[index]->region(), store.get(), options);
       job->statuses[index] = report.ok() ? OkStatus() : report.status();

@@ -33,6 +33,10 @@ struct ckpt_session_t {
   std::shared_ptr<ckpt::session::Session> session;
   std::string describe_json, list_json;
   bool own_log = false;
+  // What step() has said last about saves that were not made, and how often it has not said it.
+  ckpt::Code not_saved_code = ckpt::Code::kOk;
+  int64_t not_saved_ns = 0;
+  uint64_t not_saved_more = 0;
 };
 struct ckpt_save_t {
   std::shared_ptr<ckpt::session::Session> session;

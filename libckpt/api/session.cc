@@ -1,6 +1,7 @@
 #include "libckpt/session/session.h"
 
 #include "libckpt/api/handles.h"
+#include "libckpt/base/clock.h"
 #include "libckpt/base/log.h"
 
 using namespace ckpt;
@@ -28,6 +29,27 @@ bool TakeLog(const ckpt_session_options_t& options) {
     log(ctx, static_cast<int32_t>(level), std::string(message).c_str());
   });
   return true;
+}
+
+// Nobody has to look at what step() returns for this to be heard; a loop that saves more often than
+// its store can write does not fill a log with it.
+void LogNotSaved(ckpt_session_t* session, int64_t user_step, const Status& why) {
+  constexpr int64_t kPauseNs = 60'000'000'000;
+  const int64_t now = BoottimeNs();
+  const bool same = why.code() == session->not_saved_code;
+  if (same && now - session->not_saved_ns < kPauseNs) {
+    ++session->not_saved_more;
+    return;
+  }
+  std::string more;
+  if (session->not_saved_more != 0) {
+    more = " (and " + std::to_string(session->not_saved_more) + " saves before it)";
+  }
+  session->not_saved_code = why.code();
+  session->not_saved_ns = now;
+  session->not_saved_more = 0;
+  LogWarning("step " + std::to_string(user_step) + more +
+             ": not saved, training goes on: " + why.ToString());
 }
 
 Status Open(const ckpt_session_options_t* options, ckpt_session_t** out_session) {
@@ -98,6 +120,8 @@ ckpt_error_t* ckpt_session_step(ckpt_session_t* session, int64_t user_step,
     out_request->kind = static_cast<ckpt_request_kind_t>(result.kind);
     out_request->boundary = result.boundary;
     out_request->deadline_boottime_ns = result.deadline_boottime_ns;
+    if (!status.ok()) [[unlikely]]
+      LogNotSaved(session, user_step, status);
     return status;
   });
 }

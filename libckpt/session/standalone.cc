@@ -270,9 +270,10 @@ Result<std::shared_ptr<OpenSave>> Standalone::Prepare(const SaveRequest& request
   const engine::InAHurry hurry(store_->pace.get());
   open->slot = slots_->Take(Deadline("a free staging slot", patience));
   if (open->slot == nullptr)
-    return ResourceExhausted("no free staging slot: " + std::to_string(slots_->count()) +
-                             " saves are still being written to " + store_->store->Describe() +
-                             "; save less often, or give the save a timeout to wait for one");
+    return ResourceExhausted(
+        "no free staging slot: " + std::to_string(slots_->count()) +
+        " saves are still being written to " + store_->store->Describe() +
+        "; save less often, or let a save that the program begins wait for one (its timeout)");
   return open;
 }
 

@@ -37,6 +37,20 @@ void KeepByHours(const std::vector<Retained>& checkpoints, std::chrono::hours ev
   }
 }
 
+// At a multiple, or the first one after it: after a stop saves come at other steps than before.
+void KeepBySteps(const std::vector<Retained>& checkpoints, uint64_t every, Reasons* reasons) {
+  if (every == 0) return;
+  std::set<uint64_t> seen;
+  for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
+    if (!it->whole || it->id.step.value() < 0) continue;
+    const auto step = static_cast<uint64_t>(it->id.step.value());
+    if (step < every && step != 0) continue;
+    if (seen.insert(step / every).second) {
+      reasons->emplace(it->id, "the first of " + std::to_string(every) + " steps");
+    }
+  }
+}
+
 void KeepByRule(const std::vector<Retained>& checkpoints, const KeepRules& rules,
                 const AttemptId& oldest, Reasons* reasons) {
   for (const Retained& checkpoint : checkpoints) {
@@ -44,13 +58,9 @@ void KeepByRule(const std::vector<Retained>& checkpoints, const KeepRules& rules
     const auto& pins = rules.pinned;
     if (checkpoint.pinned || std::find(pins.begin(), pins.end(), checkpoint.id) != pins.end())
       keep("pinned");
-    const auto step = static_cast<uint64_t>(checkpoint.id.step.value());
-    if (checkpoint.whole && rules.every_steps > 0 && checkpoint.id.step.value() >= 0 &&
-        step % rules.every_steps == 0) {
-      keep("its step is a multiple of " + std::to_string(rules.every_steps));
-    }
     if (!checkpoint.whole && oldest < checkpoint.id) keep("damaged, and newer than what is whole");
   }
+  KeepBySteps(checkpoints, rules.every_steps, reasons);
   KeepByHours(checkpoints, rules.every_hours, reasons);
 }
 

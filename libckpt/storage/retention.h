@@ -21,7 +21,7 @@ namespace ckpt::storage {
 // A checkpoint is kept if any rule says so.
 struct KeepRules {
   uint32_t last = 1;                  // the newest ones that are whole; at least 1
-  uint64_t every_steps = 0;           // those whose step is a multiple; 0: no such rule
+  uint64_t every_steps = 0;           // the first at or after each multiple; 0: no such rule
   std::chrono::hours every_hours{0};  // the newest of each so long period; 0: no such rule
   std::vector<AttemptId> pinned;      // these; and each that has a file PINNED in its directory
 };

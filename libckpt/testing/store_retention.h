@@ -64,6 +64,13 @@ TYPED_TEST_P(StoreRetention, KeepsTheNewestAndSaysSoBefore) {
   EXPECT_OK(CheckBytes(*this->store_, Id(1, 30)));
 }
 
+// After a stop saves come at other steps than before.
+TYPED_TEST_P(StoreRetention, EveryKStepsOneStaysWhereverSavesFall) {
+  this->SaveAll({100, 160, 221, 281, 341, 401, 461});
+  ASSERT_OK(this->Prune({.last = 1, .every_steps = 200}));
+  EXPECT_EQ(this->VisibleSteps(), (std::vector<int64_t>{461, 401, 221}));
+}
+
 TYPED_TEST_P(StoreRetention, RulesAndPins) {
   this->SaveAll({10, 20, 30, 40, 50});
   this->world_.Plant("s30.e1.a1/PINNED", "before the new optimizer");
@@ -296,8 +303,9 @@ TYPED_TEST_P(StoreRetention, UsageNamesEverythingThatTakesRoom) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(StoreRetention, KeepsTheNewestAndSaysSoBefore, RulesAndPins,
-                            DamagedOnesDoNotCountAsKept, WhatIsReferredToStays,
-                            RanksOfAnAttemptHaveOneBase, AnAttemptThatComesBetweenTheRenamesIsSeen,
+                            EveryKStepsOneStaysWhereverSavesFall, DamagedOnesDoNotCountAsKept,
+                            WhatIsReferredToStays, RanksOfAnAttemptHaveOneBase,
+                            AnAttemptThatComesBetweenTheRenamesIsSeen,
                             AnAttemptThatComesTooLateDoesNotUseIt, ANewerClaimTakesEverythingBack,
                             AClaimantThatCameAfterTheLookKeepsWhatItTookBack,
                             EachFailureLeavesWhatIsKeptAndTheNextTryWorks,

@@ -150,6 +150,12 @@ TEST_F(CppTest, ErrorsAreExceptionsButNotForTraining) {
   ASSERT_TRUE(request.error.has_value());
   EXPECT_EQ(request.error->code(), ckpt::ErrorCode::kFailedPrecondition);
   EXPECT_FALSE(request.stop());
+  ASSERT_EQ(logged.size(), 1u) << "a loop that does not look at it is told as well";
+  EXPECT_NE(logged[0].find("step 1: not saved, training goes on: FAILED_PRECONDITION"),
+            std::string::npos)
+      << logged[0];
+  for (int step = 2; step < 20; ++step) session.Step(step);
+  EXPECT_EQ(logged.size(), 1u) << "not at each step";
   try {
     session.Open("nonsense");
     FAIL() << "no exception";

@@ -94,6 +94,12 @@ TEST_F(Drain, ADrainThatDiesIsDoneAgain) {
     RunProcess drain = StartDrain();
     EXPECT_EQ(drain.Wait(), 128 + SIGKILL) << fault << ": " << drain.Output();
     EXPECT_TRUE(job_.Durable().empty()) << fault;
+    if (std::string(fault) != "run.drain.commit=kill") continue;
+    for (const auto& entry : std::filesystem::directory_iterator(job_.store())) {
+      const std::string name = entry.path().filename().string();
+      if (name.find(".e1.a") == std::string::npos) continue;
+      EXPECT_EQ(ShardFiles(name), 4u) << "what those before have left takes no room";
+    }
   }
   job_.SetEnv("CKPT_FAULT_AT", "");
   ExpectDrained();
@@ -204,18 +210,18 @@ TEST_F(Drain, ASignalDoesNotStopIt) {
 }
 
 // Its shards will never come: who leads ends, with their names, and not only when it is killed.
-TEST(Drain, ANodeThatDiesBeforeItHasWrittenIsNamedAndTheLeaderEnds) {
-  Job job;
+TEST_F(Drain, ANodeThatDiesBeforeItHasWrittenIsNamedAndTheLeaderEnds) {
+  job_.SetEnv("CKPT_AGENT", "");
   const std::string at = "127.0.0.1:" + std::to_string(os::PickFreePort("127.0.0.1").value());
   const auto start = [&](int node) {
-    return job.Start(
+    return job_.Start(
         {"--ranks", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous", at},
         kTraining);
   };
   RunProcess leader = start(0);
-  job.HoldAt("engine.write.create");
+  job_.HoldAt("engine.write.create");
   RunProcess member = start(1);
-  ASSERT_TRUE(job.WaitForStep(1, 20));
+  ASSERT_TRUE(job_.WaitForStep(1, 20));
   leader.Signal(SIGTERM);
   ASSERT_TRUE(leader.WaitFor("all ranks are gone"));
   member.Signal(SIGKILL);

@@ -12,6 +12,11 @@ for file in include/ckpt/ckpt.h include/ckpt/ckpt.hpp; do
   [ -e "$dir/prefix/$file" ] || { echo "FAILED: $file is not installed"; exit 1; }
 done
 
+"$cmake" --install "$build" --prefix "$dir/prefix" --component programs >/dev/null
+for program in ckpt-run ckpt-agent ckptd ckptctl; do
+  "$dir/prefix/bin/$program" --help >/dev/null || { echo "FAILED: $program is not installed"; exit 1; }
+done
+
 cp -r "$source/examples/quickstart" "$dir/project"
 "$cmake" -S "$dir/project" -B "$dir/project/build" -DCMAKE_PREFIX_PATH="$dir/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$dir/log" 2>&1 &&

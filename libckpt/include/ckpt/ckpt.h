@@ -147,7 +147,7 @@ typedef struct ckpt_session_options_t {
   void* log_ctx;
   uint32_t alone;        /* 1: straight to the store, also where CKPT_RUN is set: for checkpoints beside those of the gang */
   /* What is removed after a save has become durable (under ckpt-run: its --keep-… decide): all but the newest `keep_last`
-   * whole ones, and those whose step is a multiple of `keep_every`, and the newest of every `keep_hours` hours, and those
+   * whole ones, and the first at or after each multiple of `keep_every`, and the newest of every `keep_hours` hours, and those
    * with a file PINNED in their directory, and what one of these refers to. 0: CKPT_KEEP_LAST, CKPT_KEEP_EVERY,
    * CKPT_KEEP_HOURS, else no such rule; without keep_last nothing is removed. */
   uint64_t keep_last, keep_every, keep_hours;

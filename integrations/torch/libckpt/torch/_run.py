@@ -37,6 +37,10 @@ _WEATHER = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "DATA_LOSS
             "UNKNOWN", "PERMISSION_DENIED")
 
 
+def _is_weather(error: Exception) -> bool:
+    return isinstance(error, Error) and error.code in _WEATHER
+
+
 class PerRank:
     """See per_rank()."""
 
@@ -172,8 +176,8 @@ class Run:
             log.warning("step %d: tensors came or went inside the step that was to be saved; saved at the next one",
                         self.global_step)
             return
-        if error is not None:
-            self._storage_trouble(error)
+        if error is not None and not _is_weather(error):  # else the library has logged it
+            raise error
         if kind == _SAVE:
             self._note_save(begun)
         elif kind == _STOP:
@@ -481,7 +485,7 @@ class Run:
     # ---- notes ----
 
     def _storage_trouble(self, error: Exception) -> None:
-        if not isinstance(error, Error) or error.code not in _WEATHER:
+        if not _is_weather(error):
             raise error
         level = logging.WARNING if error.code == "RESOURCE_EXHAUSTED" else logging.ERROR
         log.log(level, "step %d: not saved, training goes on: %s", self.global_step, error)
