@@ -56,6 +56,7 @@ struct ckpt_nccl_t {
   std::shared_ptr<ckpt::session::Session> session;
   std::shared_ptr<ckpt::comm::NcclCommunicators> group;
   bool connected = false;
+  std::string report_json;
 };
 struct ckpt_kv_t {
   ckpt::comm::KeyValue* keys = nullptr;

@@ -107,6 +107,16 @@ ckpt_error_t* ckpt_nccl_window(ckpt_nccl_t* nccl, const void* memory, void** out
   });
 }
 
+ckpt_error_t* ckpt_nccl_report(ckpt_nccl_t* nccl, const char** out_json) {
+  return Guarded([&]() -> Status {
+    CKPT_RETURN_IF_ERROR(Live(nccl, "ckpt_nccl_report"));
+    if (out_json == nullptr) return NullArgument("ckpt_nccl_report", "out_json");
+    nccl->report_json = comm::nccl::ToJson(nccl->group->Report());
+    *out_json = nccl->report_json.c_str();
+    return OkStatus();
+  });
+}
+
 ckpt_error_t* ckpt_nccl_close(ckpt_nccl_t* nccl) {
   return Guarded([&]() -> Status {
     CKPT_RETURN_IF_ERROR(Live(nccl, "ckpt_nccl_close"));

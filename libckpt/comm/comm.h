@@ -27,6 +27,8 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual std::string name() const = 0;
+  // What would keep it from going down in order now, by name; touches nothing, waits for nothing.
+  virtual Status MayGoDown() const { return OkStatus(); }
   // No operation is in flight when this returns OK.
   virtual Status Quiesce(const Deadline& deadline) = 0;
   // Takes it down; afterwards no thread, socket or device memory of it is left. Idempotent. Must

@@ -53,6 +53,11 @@ Status Communicators::Unregister(const comm::Communicator* communicator, const D
   return Named(keep->Down(deadline), *keep, "taking down");
 }
 
+Status Communicators::MayTakeDown() const {
+  for (const Entry& entry : all_) CKPT_RETURN_IF_ERROR(entry.communicator->MayGoDown());
+  return OkStatus();
+}
+
 Status Communicators::TakeDown(const Deadline& deadline) {
   Status first;
   for (const Entry& entry : all_)

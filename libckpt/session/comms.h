@@ -26,6 +26,8 @@ class Communicators {
   // Takes it down and forgets it. kNotFound if it is not registered.
   Status Unregister(const comm::Communicator* communicator, const Deadline& deadline);
 
+  // The first that could not go down in order now, and why. Touches none.
+  Status MayTakeDown() const;
   // Quiesces all, then takes all down, also those that did not quiesce: the first error is returned
   // after everything was tried.
   Status TakeDown(const Deadline& deadline);

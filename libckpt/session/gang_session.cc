@@ -39,10 +39,11 @@ class GangKeyValue : public comm::KeyValue {
   const std::string scope_;
 };
 
-std::vector<wire::Capability> Capabilities() {
+// `down`: whether communicators can go down in order.
+std::vector<wire::Capability> Capabilities(const Status& down) {
   return {{"checkpoint", true, ""},
-          {"suspend", true, ""},
-          {"migrate", true, ""},
+          {"suspend", down.ok(), down.message()},
+          {"migrate", down.ok(), down.message()},
           {"park", false, "no arena under the tensors of this program"},
           {"transparent", false, "the program links libckpt; it needs no CRIU"}};
 }
@@ -83,7 +84,7 @@ Status GangSession::Start() {
   config.hello.job = options_.job;
   config.hello.rank = options_.rank.value();
   config.hello.world = options_.world;
-  config.hello.methods = Capabilities();
+  config.hello.methods = Capabilities(OkStatus());
   config.bell = bell_.get();
   Link::Handlers handlers;
   handlers.on_frame = [this](Link::Incoming incoming) { OnFrame(std::move(incoming)); };
@@ -520,7 +521,7 @@ Session::Identity GangSession::DescribeMode() {
   identity.mode = link_->up() ? "ckpt-run" : "ckpt-run (out of reach)";
   identity.epoch = welcome_.epoch;
   identity.job_id = welcome_.job_id;
-  for (const wire::Capability& method : Capabilities()) {
+  for (const wire::Capability& method : Capabilities(comms_->MayTakeDown())) {
     identity.capabilities_json += (identity.capabilities_json.empty() ? "[" : ",") +
                                   std::string("{\"method\":") + Quoted(method.method) +
                                   ",\"yes\":" + (method.yes ? "true" : "false") +

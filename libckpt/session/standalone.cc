@@ -561,11 +561,13 @@ std::unique_ptr<comm::KeyValue> Standalone::MakeKeyValue(const std::string&) {
 
 Session::Identity Standalone::DescribeMode() {
   Identity identity;
+  const Status down = comms_->MayTakeDown();
   identity.mode = "standalone";
   identity.epoch = store_->epoch;
   identity.job_id = store_->job;
   identity.capabilities_json =
-      "[{\"method\":\"checkpoint\",\"yes\":true},{\"method\":\"suspend\",\"yes\":true}," +
+      "[{\"method\":\"checkpoint\",\"yes\":true},{\"method\":\"suspend\",\"yes\":" +
+      (down.ok() ? std::string("true},") : "false,\"reason\":" + Quoted(down.message()) + "},") +
       std::string("{\"method\":\"migrate\",\"yes\":false,\"reason\":\"not under ckpt-run\"}]");
   return identity;
 }

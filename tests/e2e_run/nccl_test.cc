@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <map>
+
 #include "tests/e2e_run/harness.h"
 
 namespace ckpt::e2e {
@@ -49,6 +51,73 @@ TEST_F(Nccl, ARankThatIsKilledTakesNoOtherWithItForEver) {
   EXPECT_EQ(run.Wait(), 0) << run.Output();
   EXPECT_SAID(run, "rank 1 was killed by signal 9");
   ExpectSameTrajectory(job_, 3, {"200", "5", "4096"});
+}
+
+// All are down when the store refuses: they are built again in the living processes.
+TEST_F(Nccl, AStopThatIsTakenBackBuildsThemAgainAndTheNextTryStops) {
+  job_.SetEnv("CKPT_FAULT_AT", "store.draining.after_mark=fail");
+  RunProcess run = job_.Start({"--ranks", "3"}, kNccl);
+  ASSERT_TRUE(job_.WaitForStep(2, 20)) << run.Output();
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  EXPECT_SAID(run, "this try to stop failed");
+  ExpectComplete(3);
+}
+
+TEST_F(Nccl, ARebuildThatFailsEndsTheGangAtTheCopyOfThatStop) {
+  job_.SetEnv("CKPT_FAULT_AT", "store.draining.after_mark=fail");
+  job_.SetEnv("CKPT_FAKENCCL_FAIL", "ncclCommInitRankConfig:2:2");
+  RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
+  ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_SAID(run, "ncclCommInitRankConfig");
+  EXPECT_SAID(run, "stands");
+  EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
+  ExpectComplete(2);
+}
+
+// It is in the reports before anybody asks for a stop. One that comes all the same loses nothing:
+// the copy is complete when the communicators refuse, and the gang ends at it.
+TEST_F(Nccl, AGraphThatHoldsTheWorldIsReportedAndAtAStopTheCopyStands) {
+  std::vector<std::string> arguments = kNccl;
+  arguments.insert(arguments.end(), {"--graph", "100"});
+  RunProcess run = job_.Start({"--ranks", "2"}, arguments);
+  ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
+  EXPECT_SAID(run,
+              R"({"method":"suspend","yes":false,"reason":"rank 1: communicator 'world': cap)");
+  EXPECT_SAID(run,
+              R"({"check":"graphs","verdict":"no","reason":"rank 1: communicator 'world': cap)");
+  EXPECT_SAID(run, R"({"check":"mig","verdict":"yes","reason":"a whole GPU"})");
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  EXPECT_SAID(run, "captured graph 'the step' holds it");
+  EXPECT_SAID(run, "stands");
+  EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
+  ExpectComplete(2);
+}
+
+TEST_F(Nccl, AGraphThatIsGoneByThenKeepsNothing) {
+  std::vector<std::string> arguments = kNccl;
+  arguments.insert(arguments.end(), {"--graph", "10"});
+  RunProcess run = job_.Start({"--ranks", "2"}, arguments);
+  ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  ExpectComplete(2);
+}
+
+TEST_F(Nccl, WhereADeviceCannotBeUsedTheReasonIsNamed) {
+  const std::map<std::string, std::string> reasons = {
+      {"CKPT_FAKECUDA_MIG", "mig: FAKE CUDA device in software (no GPU) MIG 1g.5gb"},
+      {"CKPT_FAKECUDA_COMPUTE_MODE", "compute mode: prohibited"}};
+  for (const auto& [name, reason] : reasons) {
+    job_.SetEnv(name, "2");
+    RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
+    EXPECT_EQ(run.Wait(), 1) << run.Output();
+    EXPECT_SAID(run, reason);
+    job_.SetEnv(name, "");
+  }
 }
 
 // Finalize that fails is followed by abort, and the suspend goes through.

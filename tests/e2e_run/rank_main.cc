@@ -41,6 +41,7 @@ struct Arguments {
   bool track = true, extra = false, extra_later = false, worker = false, cuda = false;
   bool nccl = false;
   long save_rank = -1, late_rank = -1;
+  long graph_until = -1;
   long late_ms = 0, linger_ms = 0, throw_at = -1, stuck_at = -1;
   long phase_at = -1, phase_ms = 0, phase_said_ms = 0, phase_rank = 0;
 };
@@ -64,6 +65,7 @@ Arguments Parse(int argc, char** argv) {
     if (flag == "--worker") a.worker = true;
     if (flag == "--cuda") a.cuda = true;
     if (flag == "--nccl") a.nccl = true;
+    if (flag == "--graph") a.graph_until = number();
     if (flag == "--late") a.late_ms = number();
     if (flag == "--save-rank") a.save_rank = number();
     if (flag == "--late-rank") {
@@ -204,6 +206,11 @@ class Collectives {
     Sum(nccl_.comm(0), step, all);
     Sum(nccl_.comm(parity_), step, like);
   }
+  void HoldByGraph(ckpt::Session& session) {
+    Graph(true);
+    fprintf(stderr, "%s\n%s\n", session.Describe().c_str(), nccl_.Report().c_str());
+  }
+  void Graph(bool held) { nccl_.Graph(0, "the step", held); }
 
  private:
   static constexpr size_t kCount = 20'000;  // more than one piece of the double's
@@ -328,12 +335,14 @@ int Train(const Arguments& a) {
   }
   std::unique_ptr<Collectives> collectives;
   if (a.nccl) collectives = std::make_unique<Collectives>(session, device.get(), rank, world);
+  if (a.nccl && training.step < a.graph_until) collectives->HoldByGraph(session);
   FILE* log = fopen((a.dir + "/rank" + std::to_string(rank) + ".steps").c_str(), "a");
   while (training.step < a.steps) {
     if (device != nullptr) device->Wait();  // what it uploads is about to change
     training.Step(rank);
     if (device != nullptr) device->Upload();
     if (collectives != nullptr) collectives->Step(training.step);
+    if (training.step == a.graph_until && collectives != nullptr) collectives->Graph(false);
     fprintf(log, "%ld %016lx\n", training.step, static_cast<unsigned long>(training.Digest()));
     fflush(log);
     if (training.step == a.crash_at && rank == 1 && epoch == 1) raise(SIGKILL);

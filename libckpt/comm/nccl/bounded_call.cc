@@ -1,5 +1,8 @@
 #include "libckpt/comm/nccl/bounded_call.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "libckpt/base/log.h"
 #include "libckpt/base/mutex.h"
 #include "libckpt/os/thread.h"
@@ -14,8 +17,35 @@ struct BoundedCall::Shared {
   os::Thread thread;  // touched by the owner only
 };
 
+// Those that were given up on, until they return after all. Never destroyed: their threads may run
+// when the process ends.
+struct BoundedCall::GivenUp {
+  Mutex mutex;
+  std::vector<std::shared_ptr<Shared>> calls CKPT_GUARDED_BY(mutex);
+
+  static GivenUp& Get() {
+    static auto* const all = new GivenUp;
+    return *all;
+  }
+  void Reap() {
+    std::vector<std::shared_ptr<Shared>> done;  // joined outside the lock
+    MutexLock lock(mutex);
+    const auto end = std::partition(calls.begin(), calls.end(), [](const auto& shared) {
+      MutexLock of(shared->mutex);
+      return !shared->done;
+    });
+    done.assign(end, calls.end());
+    calls.erase(end, calls.end());
+  }
+  void Add(std::shared_ptr<Shared> shared) {
+    MutexLock lock(mutex);
+    calls.push_back(std::move(shared));
+  }
+};
+
 BoundedCall::BoundedCall(std::string what, std::function<Status()> call)
     : what_(std::move(what)), shared_(std::make_shared<Shared>()) {
+  GivenUp::Get().Reap();
   Shared* const shared = shared_.get();
   shared->thread = os::Thread("ckpt-nccl", [shared, call = std::move(call)] {
     Status status = call();
@@ -31,8 +61,8 @@ BoundedCall::~BoundedCall() {
     MutexLock lock(shared_->mutex);
     if (shared_->done) return;  // joined with what is shared
   }
-  LogError(what_ + " has not returned; its thread is left until the process ends");
-  new std::shared_ptr<Shared>(shared_);  // for ever: the thread uses it
+  LogError(what_ + " has not returned; its thread is left to it");
+  GivenUp::Get().Add(shared_);
 }
 
 Status BoundedCall::Wait(const Deadline& deadline) {

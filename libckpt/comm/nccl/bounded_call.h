@@ -1,6 +1,6 @@
 // A call into NCCL that has no deadline of its own, with one all the same: it runs on a thread, and
-// who waits stops waiting. The thread is joined when the call returns, by whoever comes next; one
-// that never returns lives as long as the process, which is said.
+// who waits stops waiting. A thread that was given up on is joined by the next call after it has
+// returned; one that never returns lives as long as the process, which is said.
 #pragma once
 
 #include <functional>
@@ -26,6 +26,7 @@ class BoundedCall {
 
  private:
   struct Shared;
+  struct GivenUp;
   const std::string what_;
   std::shared_ptr<Shared> shared_;
 };

@@ -46,6 +46,7 @@ Result<std::unique_ptr<NcclCommunicators>> NcclCommunicators::Make(
     return InvalidArgument("rank " + std::to_string(rank) + " of " + std::to_string(world));
   CKPT_ASSIGN_OR_RETURN(const nccl::Library* library, nccl::Library::Get());
   CKPT_ASSIGN_OR_RETURN(nccl::ConfigCopy copy, nccl::ConfigCopy::Of(config));
+  CKPT_RETURN_IF_ERROR(nccl::Refusal(nccl::Preflight(*library, *device, world, OkStatus())));
   std::unique_ptr<NcclCommunicators> group(
       new NcclCommunicators(library, std::move(name), rank, world, std::move(device)));
   group->members_.push_back(std::make_unique<Member>(
@@ -143,6 +144,10 @@ nccl::WindowPtr NcclCommunicators::window(const void* memory) const {
     }
   }
   return nullptr;
+}
+
+std::vector<nccl::Finding> NcclCommunicators::Report() const {
+  return nccl::Preflight(*nccl_, *device_, world_, NoGraphs());
 }
 
 // ---- errors

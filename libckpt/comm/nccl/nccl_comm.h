@@ -25,6 +25,7 @@
 #include "libckpt/comm/nccl/bounded_call.h"
 #include "libckpt/comm/nccl/config.h"
 #include "libckpt/comm/nccl/library.h"
+#include "libckpt/comm/nccl/preflight.h"
 #include "libckpt/device/cuda/cuda_device.h"
 
 namespace ckpt::comm {
@@ -41,7 +42,8 @@ class NcclCommunicators : public Communicator {
 
   // A group of `world` ranks, of which this is `rank`, on `device`. `config`: the program's
   // ncclConfig_t for the world, or null.
-  // Errors: as Library::Get and ConfigCopy::Of.
+  // Errors: as Library::Get and ConfigCopy::Of; kFailedPrecondition where a device like this cannot
+  // be used for it (Preflight).
   static Result<std::unique_ptr<NcclCommunicators>> Make(std::string name, uint32_t rank,
                                                          uint32_t world,
                                                          std::shared_ptr<device::CudaDevice> device,
@@ -67,9 +69,11 @@ class NcclCommunicators : public Communicator {
   // The live communicator; null while down, and for a rank that is not part of it.
   nccl::CommPtr handle(uint32_t index) const;
   nccl::WindowPtr window(const void* memory) const;
+  std::vector<nccl::Finding> Report() const;
   bool up() const { return !fresh_id_.empty(); }
 
   std::string name() const override { return name_; }
+  Status MayGoDown() const override { return NoGraphs(); }
   Status Quiesce(const Deadline& deadline) override;
   Status Down(const Deadline& deadline) override;
   Status Up(const std::string& fresh_id, KeyValue* kv, const Deadline& deadline) override;

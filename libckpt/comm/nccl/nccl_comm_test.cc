@@ -229,6 +229,8 @@ TEST_F(FakeNccl, AnAbortThatDoesNotReturnIsGivenUpAndNothingIsBuiltOnIt) {
   ranks_.clear();  // what hangs is left alone
   Control("fakenccl_hold", held, -1);
   while (Living() > 0) std::this_thread::yield();
+  MakeRanks(1);  // whose abort joins the thread of the one before
+  Up();
 }
 
 TEST_F(FakeNccl, WhatTheRanksSplitDifferentlyEndsAtTheDeadline) {
@@ -306,10 +308,12 @@ TEST_F(FakeNccl, ADestroyOrAbortThatFailsIsNamedAndNeverBuiltAgain) {
     if (destroy) {
       ASSERT_TRUE(ranks_[0]->Quiesce(Soon()).ok());
     }
+    auto* const handle = ranks_[0]->handle(0);
     Fail(call.c_str(), nccl::kSystemError);
     const Status status = ranks_[0]->Down(Soon());
     EXPECT_NE(status.message().find(call), std::string::npos) << status.ToString();
     EXPECT_FALSE(TryUp(Soon())[0].ok());
+    EXPECT_EQ(nccl::Library::Get().value()->ncclCommAbort(handle), nccl::kSuccess);
   }
 }
 

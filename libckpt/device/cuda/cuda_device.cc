@@ -172,6 +172,21 @@ Status CudaDevice::CheckPointer(const void* memory) const {
   return OkStatus();
 }
 
+Result<CudaDevice::Limits> CudaDevice::limits() const {
+  CKPT_RETURN_IF_ERROR(Sticky());
+  Limits limits;
+  CKPT_RETURN_IF_ERROR(CKPT_CUDA(cuDriverGetVersion, &limits.driver_version));
+  CKPT_RETURN_IF_ERROR(
+      CKPT_CUDA(cuDeviceGetAttribute, &limits.compute_mode, cuda::kAttributeComputeMode, device_));
+  // A driver before 12.1 knows no multicast.
+  int multicast = 0;
+  const Result32 asked =
+      driver_->cuDeviceGetAttribute(&multicast, cuda::kAttributeMulticast, device_);
+  if (asked != cuda::kInvalidValue) CKPT_RETURN_IF_ERROR(Check(asked, "cuDeviceGetAttribute"));
+  limits.multicast = asked == cuda::kSuccess && multicast != 0;
+  return limits;
+}
+
 Status CudaDevice::InItsContext(const std::function<Status()>& body) const {
   CKPT_IN_CONTEXT();
   return body();

@@ -32,6 +32,13 @@ class CudaDevice : public Device {
   ~CudaDevice() override;
 
   DeviceInfo info() const override;
+  // What else decides about what can be done with it.
+  struct Limits {
+    int driver_version = 0;  // 12080 is CUDA 12.8
+    int compute_mode = 0;    // cuda::kComputeMode…
+    bool multicast = false;
+  };
+  Result<Limits> limits() const;
   // OK if `memory` is device memory of this device. Errors: kInvalidArgument, which says what it
   // is.
   Status CheckPointer(const void* memory) const;

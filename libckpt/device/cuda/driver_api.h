@@ -57,6 +57,10 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr int kAttributeVirtualMemory =
     102;  // CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+inline constexpr int kAttributeComputeMode = 20;
+inline constexpr int kAttributeMulticast = 132;
+inline constexpr int kComputeModeProhibited = 2;
+inline constexpr int kComputeModeExclusiveProcess = 3;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kMemoryTypeHost = 1;
@@ -114,6 +118,7 @@ struct Memcpy2D {
   X(cuInit, (unsigned))                                                               \
   X(cuGetErrorName, (Result32, const char**))                                         \
   X(cuGetErrorString, (Result32, const char**))                                       \
+  X(cuDriverGetVersion, (int*))                                                       \
   X(cuDeviceGetCount, (int*))                                                         \
   X(cuDeviceGet, (Ordinal*, int))                                                     \
   X(cuDeviceGetName, (char*, int, Ordinal))                                           \

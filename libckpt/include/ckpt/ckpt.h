@@ -280,6 +280,10 @@ CKPT_API ckpt_error_t* ckpt_nccl_connect(ckpt_nccl_t* nccl);
 CKPT_API ckpt_error_t* ckpt_nccl_handle(ckpt_nccl_t* nccl, uint32_t index, void** out_comm);
 /* ncclWindow_t of a buffer; NULL while down. */
 CKPT_API ckpt_error_t* ckpt_nccl_window(ckpt_nccl_t* nccl, const void* memory, void** out_window);
+/* JSON array of what is known of whether they can go down and come back: {"check", "verdict": yes, no or unknown, "reason"};
+ * graphs, IPC handles, driver, MIG, compute mode, NVLS. What says no, but for graphs, is refused by create. Valid until the
+ * next call. */
+CKPT_API ckpt_error_t* ckpt_nccl_report(ckpt_nccl_t* nccl, const char** out_json);
 /* Drains it, takes it down and frees it, also if that fails. Before the session is closed. */
 CKPT_API ckpt_error_t* ckpt_nccl_close(ckpt_nccl_t* nccl);
 

@@ -836,6 +836,12 @@ class Nccl {
     internal::Check(ckpt_nccl_window(handle_, memory, &window));
     return window;
   }
+  // JSON: whether they can go down and come back, and why not.
+  std::string Report() const {
+    const char* json = nullptr;
+    internal::Check(ckpt_nccl_report(handle_, &json));
+    return json;
+  }
   void Close() { internal::Check(ckpt_nccl_close(std::exchange(handle_, nullptr))); }
 
  private:

@@ -1,8 +1,10 @@
 // The calls: what each checks before the device does it.
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "libckpt/device/cuda/driver_api.h"
@@ -230,6 +232,12 @@ FAKE Result32 cuGetErrorString(Result32 result, const char** out) {
   }
   return *out = nullptr, kInvalidValue;
 }
+FAKE Result32 cuDriverGetVersion(int* out) {
+  if (const Result32 planned = World::Get().Pass(__func__); planned != kSuccess) return planned;
+  const char* const text = std::getenv("CKPT_FAKECUDA_DRIVER");
+  *out = text == nullptr ? 13000 : std::atoi(text);
+  return kSuccess;
+}
 FAKE Result32 cuDeviceGetCount(int* out) {
   ENTER();
   *out = World::Get().count();
@@ -243,8 +251,9 @@ FAKE Result32 cuDeviceGet(Ordinal* out, int ordinal) {
 }
 FAKE Result32 cuDeviceGetName(char* out, int bytes, Ordinal device) {
   ENTER();
-  std::strncpy(out, World::Get().device(device)->info().name.c_str(),
-               static_cast<size_t>(bytes) - 1);
+  std::string name = World::Get().device(device)->info().name;
+  if (std::getenv("CKPT_FAKECUDA_MIG") != nullptr) name += " MIG 1g.5gb";
+  std::strncpy(out, name.c_str(), static_cast<size_t>(bytes) - 1);
   out[bytes - 1] = '\0';
   return kSuccess;
 }
@@ -261,9 +270,23 @@ FAKE Result32 cuDeviceTotalMem_v2(size_t* out, Ordinal device) {
 }
 FAKE Result32 cuDeviceGetAttribute(int* out, int attribute, Ordinal) {
   ENTER();
-  if (attribute != kAttributeVirtualMemory) return kInvalidValue;
-  *out = 1;
-  return kSuccess;
+  const auto told = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? 0 : std::atoi(text);
+  };
+  switch (attribute) {
+    case kAttributeVirtualMemory:
+      *out = 1;
+      return kSuccess;
+    case kAttributeComputeMode:
+      *out = told("CKPT_FAKECUDA_COMPUTE_MODE");
+      return kSuccess;
+    case kAttributeMulticast:
+      *out = told("CKPT_FAKECUDA_MULTICAST");
+      return kSuccess;
+    default:
+      return kInvalidValue;
+  }
 }
 FAKE Result32 cuDevicePrimaryCtxRetain(ContextPtr* out, Ordinal device) {
   ENTER();

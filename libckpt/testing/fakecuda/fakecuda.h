@@ -7,6 +7,7 @@
 // sticks. What it does not do: kernels, graphs, peer access.
 //
 // Environment: CKPT_FAKECUDA_DEVICES (1), CKPT_FAKECUDA_MIB (1024), CKPT_FAKECUDA_COPY_US,
+// _DRIVER (13000), _COMPUTE_MODE (0), _MULTICAST (0), _MIG (set: the name of an instance),
 // _UPLOAD_US (a copy, one to the device takes effect so much later),
 // CKPT_FAKECUDA_FAIL=CALL:NTH:RESULT[:sticky],… (that call's n-th passage answers RESULT; sticky:
 // and all that follow). The controls below are found by dlsym.
