@@ -309,6 +309,7 @@ void Agent::CloseReport(LocalJob* job, const std::string& how) {
   AddHeldCopies(job);
   MarkLostCopies(job, how);
   report.set_run_ended(true);
+  report.clear_held_up();
   report.clear_run_silent();
   report.clear_rank_pids();
   const std::string log = RunLogPath(state_, job->launch);

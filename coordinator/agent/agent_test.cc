@@ -522,8 +522,15 @@ TEST_F(AgentTest, ADrainThatIsStuckIsReplacedAndKilled) {
   ASSERT_TRUE(says(201, false));
   ASSERT_TRUE(coordinator_->Send("a", DrainMsg("stuck", 202)));
   ASSERT_TRUE(says(202, false));
+  const auto held_up = [&](const std::string& why, bool ended) {
+    return coordinator_->Await("a", [&](const auto& m) {
+      return m.has_job() && m.job().run_ended() == ended && m.job().held_up() == why;
+    });
+  };
+  EXPECT_TRUE(held_up("no space left, try 2 of 10", false));
   ASSERT_TRUE(coordinator_->Send("a", StopMsg(1, 203, v1::STOP_KILL)));
   ASSERT_TRUE(says(202, true));
+  EXPECT_TRUE(held_up("", true)) << "nobody tries any more";
   EXPECT_EQ(Processes("a", 1), 0u);
 }
 

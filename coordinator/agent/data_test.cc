@@ -229,10 +229,22 @@ TEST_F(DataTest, DamageInFlightIsAnErrorNamingWhere) {
   }
 }
 
+TEST_F(DataTest, WhoSpeaksAnotherVersionIsToldSo) {
+  const Deadline deadline("a test of the data server", std::chrono::seconds(60));
+  const os::UniqueFd client = os::ConnectTcp(server_->address(), deadline).value();
+  ASSERT_TRUE(SendMessage(client.get(), "CKPDATA1 token", deadline).ok());
+  const Result<std::string> answer = ReceiveMessage(client.get(), deadline);
+  ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+  const Status told = DecodeStatus(*answer);
+  EXPECT_EQ(told.code(), Code::kFailedPrecondition);
+  EXPECT_NE(told.message().find("upgrade both"), std::string::npos) << told.ToString();
+}
+
 // It waits in the queue of the socket; nobody turns round and round for it.
 TEST_F(DataTest, WithoutADescriptorAConnectionWaitsUntilThereIsOne) {
-  std::atomic<int> warnings = 0;
-  SetLogSink([&](LogLevel, std::string_view text) {
+  static std::atomic<int> warnings;  // the sink may outlive a test that fails
+  warnings = 0;
+  SetLogSink([](LogLevel, std::string_view text) {
     if (text.find("has to wait") != std::string_view::npos) ++warnings;
   });
   rlimit before{};

@@ -884,6 +884,32 @@ TEST_F(CoreTest, ACopyThatIsLostIsSaidAndItsStepsAreBooked) {
   EXPECT_TRUE(Sent<Launch>().empty()) << "there is nothing to drain";
 }
 
+TEST_F(CoreTest, WhoCommitsWhatHeHasWrittenIsLeftTheTimeForIt) {
+  for (const bool written : {true, false}) {
+    Restart();
+    const std::string name = written ? "j" : "k", node = written ? "a" : "b";
+    Node(node, 1);
+    Runs(Spec(name, 1));
+    Do(Suspend{{written ? 7u : 8u, name, 0, 5000}});
+    JobReport report = Snapshot(name, node, NodeJobState::kReleased);
+    report.copies = {CopyState{1, 1, 10, true, {node}, false, 1 << 20}};
+    report.copies[0].bytes_to_write = 1 << 20;
+    report.copies[0].bytes_durable = written ? 1 << 20 : 1 << 19;
+    Do(JobReported{node, report});
+    sends_.clear();
+    const auto silence = [&](int64_t ns) {
+      for (int64_t gone = 0; gone < ns; gone += kSecond) {
+        Do(JobReported{node, report});
+        Wait(kSecond);
+      }
+    };
+    silence(130 * kSecond);
+    EXPECT_EQ(Sent<Launch>().empty(), written) << "the other one does not write";
+    silence(700 * kSecond);
+    EXPECT_FALSE(Sent<Launch>().empty()) << "nor does this one commit";
+  }
+}
+
 TEST_F(CoreTest, ACopyWhoseCkptRunDoesNotAnswerIsWrittenByAnotherOne) {
   Node("a", 1);
   Runs(Spec("j", 1));

@@ -13,6 +13,7 @@ namespace ckpt::core {
 namespace {
 
 // The leader says that it is durable; the others may leave a little earlier.
+constexpr int64_t kCommitStalls = 6;  // what ten tries of a minute take
 constexpr int64_t kLastWordsNs = 15 * kSecondNs;
 
 Member* MemberOn(Drain& drain, const std::string& node) {
@@ -74,6 +75,16 @@ void Core::Impl::Drains() {
   }
 }
 
+// Once all is written it is committed, which is tried for minutes and moves no byte.
+std::string Core::Impl::Stalled(const Drain& drain, const CopyState& copy) const {
+  const bool commits = copy.bytes_to_write != 0 && copy.bytes_durable >= copy.bytes_to_write;
+  const int64_t allowed_ns = options_.drain_stall_ns * (commits ? kCommitStalls : 1);
+  if (now_.boot_ns - drain.progress_ns <= allowed_ns) return "";
+  return (commits ? "it is written, but was not committed for "
+                  : "nothing of it was written for ") +
+         FormatDuration(Nanos(allowed_ns));
+}
+
 void Core::Impl::ConsiderDrain(Job& job) {
   const std::string& name = job.spec.name;
   const auto copy = IsLive(job.state) || job.state == JobState::kCancelled || job.op_id != 0
@@ -104,9 +115,8 @@ void Core::Impl::ConsiderDrain(Job& job) {
   } else if (NobodyWrites(job, *copy)) {
     if (now_.boot_ns >= drain.until_ns)
       StartDrain(job, *copy, "no ckpt-run is left that writes it");
-  } else if (now_.boot_ns - drain.progress_ns > options_.drain_stall_ns) {
-    StartDrain(job, *copy,
-               "nothing of it was written for " + FormatDuration(Nanos(options_.drain_stall_ns)));
+  } else if (const std::string stalled = Stalled(drain, *copy); !stalled.empty()) {
+    StartDrain(job, *copy, stalled);
   }
 }
 
@@ -213,9 +223,8 @@ void Core::Impl::CheckDrain(Job& job) {
     DrainFailed(job, "its memory is gone");
   } else if (silent != drain.members.end()) {
     DrainFailed(job, SilentWriter(job, *copy));
-  } else if (now_.boot_ns - drain.progress_ns > options_.drain_stall_ns) {
-    DrainFailed(job,
-                "nothing of it was written for " + FormatDuration(Nanos(options_.drain_stall_ns)));
+  } else if (const std::string stalled = Stalled(drain, *copy); !stalled.empty()) {
+    DrainFailed(job, stalled);
   }
 }
 

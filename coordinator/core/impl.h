@@ -137,6 +137,7 @@ class Core::Impl {
 
   // --- drain.cc
   void Drains();
+  std::string Stalled(const Drain& drain, const CopyState& copy) const;
   void ConsiderDrain(Job& job);
   std::optional<CopyState> Undrained(const Job& job) const;
   bool NobodyWrites(const Job& job, const CopyState& copy) const;

@@ -277,3 +277,18 @@ def test_suspended_while_a_copy_is_under_way(tmp_path):
     assert run.resumed_from == 4 and equal(picture(again), expected[4])
     run.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_an_overlapped_save_before_an_evaluation_is_durable_in_it(tmp_path):
+    """No update comes for long, whose fence would be the save's."""
+    given, expected = made(), {}
+    run = ckpt.open(tmp_path, **given, save_every=1, overlap=True)
+    train(given, run, 1, expected)
+    run.phase("evaluation", 600)
+    deadline = time.monotonic() + 60
+    while run.history()[-1]["level"] != "durable" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert run.history()[-1]["level"] == "durable"
+    run.phase("train")
+    run.finish()
+    check(tmp_path, [1], expected)

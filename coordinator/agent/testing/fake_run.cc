@@ -179,6 +179,7 @@ class FakeRun {
   Status SendDrained() {
     report_.set_state(v1::NODE_JOB_RELEASED);
     report_.set_gang_address("drain:1");
+    if (args_.mode == "stuck") report_.set_held_up("no space left, try 2 of 10");
     v1::CopyState* copy = report_.add_copies();
     copy->set_epoch(report_.epoch());
     copy->set_attempt(2);

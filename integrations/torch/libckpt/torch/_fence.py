@@ -12,6 +12,7 @@ import functools
 import logging
 import threading
 import time
+import weakref
 from typing import Any, Dict, Iterator, List, Optional
 
 import torch
@@ -50,7 +51,8 @@ class Fence:
     def begin(self, step: int, tracked: Tracked) -> None:
         """A save of `step` whose copy goes on behind. An Error: there is none. LayoutChanged: it stays due."""
         self._due = False
-        changed = functools.partial(self._changed, tracked, tracked.versions())
+        # The library keeps this while it may still ask; the tensors are not kept by it.
+        changed = functools.partial(self._changed, weakref.ref(tracked), tracked.versions())
         try:
             self._save = self._session.save(step, True, 0.0, changed)
         except LayoutChanged:
@@ -75,8 +77,9 @@ class Fence:
                 "FAILED_PRECONDITION",
             )
 
-    def _changed(self, tracked: Tracked, versions: Dict[str, int]) -> bool:
-        now = tracked.versions()
+    def _changed(self, of: "weakref.ref[Tracked]", versions: Dict[str, int]) -> bool:
+        tracked = of()
+        now = {} if tracked is None else tracked.versions()
         changed = [name for name, version in versions.items() if now.get(name) != version]
         self._torn = changed[0] if changed else None
         return bool(changed)

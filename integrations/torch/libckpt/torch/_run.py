@@ -241,7 +241,10 @@ class Run:
                 raise Error(f"the save of step {save['step']} failed: {save['error']}", "ABORTED")
 
     def phase(self, name: str, expected_seconds: float = 0.0) -> None:
-        """Says that no step will come for a while: "setup", "compile", "evaluation"; "train" ends it."""
+        """Says that no step will come for a while: "setup", "compile", "evaluation"; "train" ends it. An overlapped save is
+        over before that: its fence would come with the next update only."""
+        if name != "train":
+            self.fence()
         self._session.phase(("train", "setup", "compile", "evaluation").index(name), expected_seconds)
 
     # ---- what happened ----
