@@ -227,6 +227,11 @@ Status NcclCommunicators::Drain(device::StreamHandle stream, const Member& membe
 
 // ---- down
 
+bool NcclCommunicators::AllDown() const {
+  return std::none_of(members_.begin(), members_.end(),
+                      [](const auto& member) { return member->comm != nullptr; });
+}
+
 Status NcclCommunicators::AllReady(const Deadline& deadline) {
   for (const auto& member : members_) {
     if (member->comm == nullptr) continue;
@@ -308,11 +313,9 @@ Status NcclCommunicators::AbortAndDestroy(const Deadline& deadline) {
 
 Status NcclCommunicators::Down(const Deadline& deadline) {
   if (!lost_.ok()) return lost_;
-  const bool any = std::any_of(members_.begin(), members_.end(),
-                               [](const auto& member) { return member->comm != nullptr; });
-  if (!any && scratch_.stream == nullptr) {
+  if (AllDown()) {
     fresh_id_.clear();
-    return OkStatus();
+    return FreeScratch();
   }
   CKPT_FAULT("comm.nccl.down");
   CKPT_RETURN_IF_ERROR(NoGraphs());
@@ -321,15 +324,19 @@ Status NcclCommunicators::Down(const Deadline& deadline) {
   if (std::exchange(quiesced_, false))
     FinalizeAll(deadline.Min(Deadline("finalizing NCCL communicators", kNcclFinalizeMax)));
   Status status = AbortAndDestroy(deadline);
-  if (status.ok()) {
-    for (const auto& member : members_) {
-      for (Buffer& buffer : member->buffers)
-        buffer = {buffer.memory, buffer.bytes, buffer.window, buffer.flags};
-    }
-    status = FreeScratch(deadline);
+  // A single call of the driver that fails is no reason to take the stream for one that hangs.
+  if (status.ok()) status = DrainScratch(deadline);
+  if (!status.ok() && status.code() != Code::kDeadlineExceeded) {
+    const Status again = AllDown() ? DrainScratch(deadline) : status;
+    if (again.ok()) LogWarning(status.ToString() + "; it worked the second time");
+    status = again;
   }
-  if (!status.ok()) lost_ = status;
-  return status;
+  if (!status.ok()) return lost_ = status;
+  for (const auto& member : members_) {
+    for (Buffer& buffer : member->buffers)
+      buffer = {buffer.memory, buffer.bytes, buffer.window, buffer.flags};
+  }
+  return FreeScratch();
 }
 
 // ---- up
@@ -435,24 +442,34 @@ Status NcclCommunicators::Up(const std::string& fresh_id, KeyValue* kv, const De
 // ---- the check
 
 Status NcclCommunicators::MakeScratch() {
+  CKPT_RETURN_IF_ERROR(FreeScratch());  // left by a Down that failed
   CKPT_ASSIGN_OR_RETURN(scratch_.stream, device_->CreateStream());
   CKPT_ASSIGN_OR_RETURN(void* const memory, device_->Alloc((world_ + uint64_t{1}) * kWordBytes));
   scratch_.memory = static_cast<std::byte*>(memory);
   return OkStatus();
 }
 
-Status NcclCommunicators::FreeScratch(const Deadline& deadline) {
+Status NcclCommunicators::DrainScratch(const Deadline& deadline) {
   if (scratch_.stream == nullptr) return OkStatus();
   // Aborted operations leave the stream; before that they may write.
   const Deadline at_least("draining the stream of a check", kNcclAbortMax);
-  CKPT_RETURN_IF_ERROR(Drain(scratch_.stream, *members_[kWorld], "draining the stream of a check",
-                             at_least.at_ns() > deadline.at_ns() ? at_least : deadline));
-  Status first = device_->DestroyStream(std::exchange(scratch_.stream, nullptr));
+  return Drain(scratch_.stream, *members_[kWorld], "draining the stream of a check",
+               at_least.at_ns() > deadline.at_ns() ? at_least : deadline);
+}
+
+// What fails is tried again by the next Down.
+Status NcclCommunicators::FreeScratch() {
+  Status first;
+  if (scratch_.stream != nullptr) {
+    first = device_->DestroyStream(scratch_.stream);
+    if (first.ok()) scratch_.stream = nullptr;
+  }
   if (scratch_.memory != nullptr) {
-    Status freed = device_->Free(std::exchange(scratch_.memory, nullptr));
+    Status freed = device_->Free(scratch_.memory);
+    if (freed.ok()) scratch_.memory = nullptr;
     if (first.ok()) first = std::move(freed);
   }
-  return first;
+  return first.Annotate("rank " + std::to_string(rank_) + ": what a check used");
 }
 
 Result<std::vector<std::string>> NcclCommunicators::Gather(const Member& member,

@@ -126,10 +126,12 @@ class NcclCommunicators : public Communicator {
   Status Drain(device::StreamHandle stream, const Member& member, const char* what,
                const Deadline& deadline);
 
+  bool AllDown() const;
   void FinalizeAll(const Deadline& deadline);
   Status AbortAndDestroy(const Deadline& deadline);
   Status MakeScratch();
-  Status FreeScratch(const Deadline& deadline);
+  Status DrainScratch(const Deadline& deadline);
+  Status FreeScratch();
   // Everyone's `mine`, by rank.
   Result<std::vector<std::string>> Gather(const Member& member, const std::string& mine,
                                           const Deadline& deadline);

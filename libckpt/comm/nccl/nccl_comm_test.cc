@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "libckpt/comm/local/local_comm.h"
+#include "libckpt/device/cuda/driver_api.h"
 #include "libckpt/testing/comm_conformance.h"
 #include "libckpt/testing/fakenccl/fakenccl.h"
 
@@ -296,6 +297,51 @@ TEST_F(FakeNccl, EachCallThatFailsIsNamedAndTheNextBuildWorks) {
   }
   ranks_.clear();
   EXPECT_TRUE(device->Free(memory).ok());
+}
+
+// Every call of the driver, once: it is named, or what it was for is done another way.
+TEST_F(FakeNccl, EachCallOfTheDriverThatFailsLeavesAGroupThatCanBeBuiltAgain) {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  const auto fail =
+      reinterpret_cast<void (*)(const char*, uint64_t, int, int)>(::dlsym(driver, "fakecuda_fail"));
+  const auto passages =
+      reinterpret_cast<uint64_t (*)(const char*)>(::dlsym(driver, "fakecuda_passages"));
+  constexpr const char* kCalls[] = {"cuCtxPushCurrent_v2",
+                                    "cuStreamCreate",
+                                    "cuMemAddressReserve",
+                                    "cuMemCreate",
+                                    "cuMemMap",
+                                    "cuMemSetAccess",
+                                    "cuMemcpyHtoDAsync_v2",
+                                    "cuMemcpyDtoHAsync_v2",
+                                    "cuEventCreate",
+                                    "cuEventRecord",
+                                    "cuEventQuery",
+                                    "fakecuda_launch",
+                                    "cuStreamDestroy_v2",
+                                    "cuMemUnmap",
+                                    "cuMemRelease",
+                                    "cuMemAddressFree"};
+  MakeRanks(2);
+  for (const char* call : kCalls) {
+    for (uint64_t nth = 1; nth <= 4; ++nth) {
+      SCOPED_TRACE(std::string(call) + " at passage " + std::to_string(nth));
+      const uint64_t before = passages(call);
+      fail(call, nth, device::cuda::kOutOfMemory, 0);
+      TryUp(Deadline("bringing up", std::chrono::seconds(1)));
+      const Deadline check("a check", std::chrono::milliseconds(200));
+      OnAll([&](uint32_t r) { return ranks_[r]->Verify(check); });
+      OnAll([&](uint32_t r) { return ranks_[r]->Quiesce(Soon()); });
+      OnAll([&](uint32_t r) { return ranks_[r]->Down(Soon()); });
+      EXPECT_GT(passages(call), before) << "never reached";
+      fail(call, 1, 0, 0);
+      EXPECT_EQ(Living(), 0u);
+      Up();
+      ExpectAllOk([&](uint32_t r) { return ranks_[r]->Verify(Soon()); });
+      QuiesceAndDown();
+      EXPECT_EQ(Living(), 0u);
+    }
+  }
 }
 
 // What destroys or aborts and fails is lost for this process, and says so.

@@ -388,12 +388,17 @@ Status CudaDevice::Back(void* device, Allocation* allocation) {
   return status;
 }
 
+// What fails is done by the next try.
 Status CudaDevice::Unback(void* device, Allocation* allocation) {
-  CKPT_RETURN_IF_ERROR(
-      driver_->StatusOf(driver_->cuMemUnmap(Address(device), allocation->bytes), "cuMemUnmap"));
+  if (!allocation->parked)
+    CKPT_RETURN_IF_ERROR(
+        driver_->StatusOf(driver_->cuMemUnmap(Address(device), allocation->bytes), "cuMemUnmap"));
   allocation->parked = true;
-  return driver_->StatusOf(driver_->cuMemRelease(std::exchange(allocation->handle, 0)),
-                           "cuMemRelease");
+  if (allocation->handle == 0) return OkStatus();
+  CKPT_RETURN_IF_ERROR(
+      driver_->StatusOf(driver_->cuMemRelease(allocation->handle), "cuMemRelease"));
+  allocation->handle = 0;
+  return OkStatus();
 }
 
 Result<void*> CudaDevice::Alloc(uint64_t bytes) {
@@ -421,10 +426,11 @@ Status CudaDevice::Free(void* device) {
   MutexLock lock(mutex_);
   const auto it = allocations_.find(device);
   if (it == allocations_.end()) return InvalidArgument("free: no memory of this device");
-  if (!it->second.parked) CKPT_RETURN_IF_ERROR(Unback(device, &it->second));
-  const uint64_t bytes = it->second.bytes;
+  CKPT_RETURN_IF_ERROR(Unback(device, &it->second));
+  CKPT_RETURN_IF_ERROR(driver_->StatusOf(
+      driver_->cuMemAddressFree(Address(device), it->second.bytes), "cuMemAddressFree"));
   allocations_.erase(it);
-  return driver_->StatusOf(driver_->cuMemAddressFree(Address(device), bytes), "cuMemAddressFree");
+  return OkStatus();
 }
 
 Status CudaDevice::Park(void* device) {
@@ -432,7 +438,7 @@ Status CudaDevice::Park(void* device) {
   MutexLock lock(mutex_);
   const auto it = allocations_.find(device);
   if (it == allocations_.end()) return InvalidArgument("park: no memory of this device");
-  return it->second.parked ? OkStatus() : Unback(device, &it->second);
+  return Unback(device, &it->second);
 }
 
 Status CudaDevice::Unpark(void* device) {
@@ -440,7 +446,9 @@ Status CudaDevice::Unpark(void* device) {
   MutexLock lock(mutex_);
   const auto it = allocations_.find(device);
   if (it == allocations_.end()) return InvalidArgument("unpark: no memory of this device");
-  return it->second.parked ? Back(device, &it->second) : OkStatus();
+  if (!it->second.parked) return OkStatus();
+  CKPT_RETURN_IF_ERROR(Unback(device, &it->second));  // a release that failed
+  return Back(device, &it->second);
 }
 
 }  // namespace ckpt::device

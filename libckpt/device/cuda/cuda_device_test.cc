@@ -176,6 +176,26 @@ TEST_F(FakeCuda, MemoryIsGivenUpByParkAndComesBackByUnpark) {
   EXPECT_TRUE(device_->Free(*memory).ok());
 }
 
+TEST_F(FakeCuda, MemoryThatCouldNotBeGivenUpIsGivenUpByTheNextTry) {
+  const uint64_t before = UsedBytes();
+  for (const char* call : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"}) {
+    SCOPED_TRACE(call);
+    void* const memory = device_->Alloc(kBytes).value();
+    Fail(call, device::cuda::kOutOfMemory);
+    const Status failed = device_->Free(memory);
+    EXPECT_NE(failed.message().find(call), std::string::npos) << failed.ToString();
+    EXPECT_TRUE(device_->Free(memory).ok());
+    EXPECT_EQ(UsedBytes(), before);
+    EXPECT_EQ(device_->Free(memory).code(), Code::kInvalidArgument);
+  }
+  void* const memory = device_->Alloc(kBytes).value();
+  Fail("cuMemRelease", device::cuda::kOutOfMemory);
+  EXPECT_FALSE(device_->Park(memory).ok());
+  EXPECT_TRUE(device_->Unpark(memory).ok());
+  EXPECT_EQ(UsedBytes(), before + kBytes);  // once
+  EXPECT_TRUE(device_->Free(memory).ok());
+}
+
 TEST_F(FakeCuda, HostMemoryIsPinnedInPieces) {
   const uint64_t bytes = 2 * kPinnedPieceBytes + 4096;
   void* const memory = std::aligned_alloc(4096, bytes);
