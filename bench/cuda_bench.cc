@@ -1,10 +1,13 @@
 // Device memory against the copy engine's own speed: staging and restore of device tensors beside
-// one plain pinned copy of the same bytes. Without a GPU, and over the double, it says so and
-// measures nothing.
+// one plain pinned copy of the same bytes; and a communicator of one rank taken down and built
+// again beside NCCL's own calls for it. Without a GPU, and over the double, it says so and measures
+// nothing.
 #include <cstdio>
 
 #include "bench/bench_report.h"
 #include "bench/bench_settings.h"
+#include "libckpt/comm/local/local_comm.h"
+#include "libckpt/comm/nccl/nccl_comm.h"
 #include "libckpt/device/cuda/cuda_device.h"
 #include "libckpt/engine/engine.h"
 #include "libckpt/os/memfd.h"
@@ -89,18 +92,77 @@ class CudaBench {
   uint32_t generation_ = 0;
 };
 
+// NCCL refuses two ranks on one GPU, so this is what a rank does by itself: no wire.
+class NcclBench {
+ public:
+  NcclBench(const Settings& settings, std::shared_ptr<device::CudaDevice> device)
+      : settings_(settings), device_(std::move(device)) {}
+
+  void Run() {
+    const Result<const comm::nccl::Library*> library = comm::nccl::Library::Get();
+    if (!library.ok()) {
+      std::fprintf(stderr, "nccl_rebuild: skipped: %s\n", library.status().message().c_str());
+      return;
+    }
+    nccl_ = *library;
+    group_ = Get(comm::NcclCommunicators::Make("world", 0, 1, device_, nullptr));
+    Up();
+    Rounds rebuild;
+    for (int i = -1; i < settings_.rounds; ++i) {
+      const double limit = Seconds([&] { Check(Plain()); });
+      const double ours = Seconds([&] {
+        Check(group_->Quiesce(Soon()));
+        Check(group_->Down(Soon()));
+        Up();
+      });
+      if (i >= 0) rebuild.Add(1 / ours, 1 / limit);
+    }
+    Print("nccl_rebuild", rebuild, 0.9, Better::kHigher, "1/s");
+  }
+
+ private:
+  static Deadline Soon() { return Deadline("a rebuild", std::chrono::minutes(5)); }
+  void Up() {
+    comm::LocalKeyValue keys;
+    Check(group_->Up("build-" + std::to_string(++built_), &keys, Soon()));
+  }
+  Status Plain() {
+    return device_->InItsContext([&]() -> Status {
+      comm::nccl::UniqueId id{};
+      comm::nccl::CommPtr comm = nullptr;
+      comm::nccl::Config config;
+      config.blocking = 1;
+      const auto said = [&](int result, const char* call) {
+        return nccl_->StatusOf(result, call, nullptr);
+      };
+      CKPT_RETURN_IF_ERROR(said(nccl_->ncclGetUniqueId(&id), "ncclGetUniqueId"));
+      CKPT_RETURN_IF_ERROR(
+          said(nccl_->ncclCommInitRankConfig(&comm, 1, id, 0, &config), "ncclCommInitRankConfig"));
+      CKPT_RETURN_IF_ERROR(said(nccl_->ncclCommFinalize(comm), "ncclCommFinalize"));
+      return said(nccl_->ncclCommDestroy(comm), "ncclCommDestroy");
+    });
+  }
+
+  const Settings settings_;
+  const std::shared_ptr<device::CudaDevice> device_;
+  const comm::nccl::Library* nccl_ = nullptr;
+  std::unique_ptr<comm::NcclCommunicators> group_;
+  int built_ = 0;
+};
+
 }  // namespace
 }  // namespace ckpt::bench
 
 int main(int argc, char** argv) {
   using namespace ckpt;
   const bench::Settings settings = bench::ParseSettings(argc, argv, 2048, 64);
-  const Result<std::unique_ptr<device::CudaDevice>> device = device::CudaDevice::Open(0);
+  Result<std::unique_ptr<device::CudaDevice>> device = device::CudaDevice::Open(0);
   const std::string why = device.ok() ? (*device)->info().name : device.status().message();
   if (!device.ok() || why.find("FAKE") != std::string::npos) {
     std::fprintf(stderr, "cuda_bench: skipped: %s\n", why.c_str());
     return 0;
   }
   bench::CudaBench(settings, device->get()).Run();
+  bench::NcclBench(settings, std::shared_ptr<device::CudaDevice>(std::move(*device))).Run();
   return 0;
 }

@@ -27,8 +27,8 @@ class Nccl : public ::testing::Test {
   Job job_;
 };
 
-TEST_F(Nccl, SuspendedAndResumedWithTwoToFourRanks) {
-  for (const int ranks : {2, 3, 4}) {
+TEST_F(Nccl, SuspendedAndResumedWithTwoToEightRanks) {
+  for (const int ranks : {2, 3, 4, 8}) {
     SCOPED_TRACE(ranks);
     job_.Reset();
     RunProcess run = job_.Start({"--ranks", std::to_string(ranks)}, kNccl);
