@@ -334,7 +334,7 @@ void Replicas() {
       meta.name = "layer." + std::to_string(t);
       meta.dtype = format::DType::kF32;
       meta.placement = format::Placement::kReplicated;
-      meta.global_shape = {t % 3 == 0 ? 4096 : 1, 1024};
+      meta.global_shape = {t % 3 == 0 ? 4096u : 1u, 1024u};
       meta.local = format::Box{{0, 0}, meta.global_shape};
       layouts[r].tensors.push_back(std::move(meta));
     }

@@ -251,7 +251,7 @@ void PrintOperation(std::ostream& out, const v1::Operation& operation) {
     }
     out << "\n";
   }
-  if (operation.granted_ns() != 0) {
+  if (operation.granted_ns() != 0 && !operation.victims().empty()) {
     const auto ns = operation.granted_ns() - operation.started_ns();
     out << "  granted " << Fixed(static_cast<double>(ns) / 1e6, 1) << " ms after the request\n";
   }

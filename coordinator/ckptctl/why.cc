@@ -154,9 +154,27 @@ bool ExplainBehind(const WhyInput& in, Why* why) {
   return true;
 }
 
+// There is room; what it waits for is the next try.
+bool ExplainRetry(const WhyInput& in, Why* why) {
+  const v1::Event* newest = Last(in, {"failed", "launched", "submitted", "released"});
+  if (newest == nullptr || newest->kind() != "failed") return false;
+  uint64_t free = 0;
+  for (const v1::Node& node : in.nodes.nodes()) free += node.connected() ? node.slots_free() : 0;
+  if (free < in.job.spec().ranks()) return false;
+  const std::string& name = in.job.spec().name();
+  why->summary = name + " could not go on" + At(*newest) + ", and is tried again by itself" +
+                 (in.job.reason().empty() ? "." : ": " + in.job.reason() + ".");
+  AddCopies(in, why);
+  AddTroubles(in, why);
+  why->commands.push_back(Type("logs " + name, "shows what its ranks have written"));
+  why->commands.push_back(Type("resume " + name, "tries again now"));
+  why->commands.push_back(Type("cancel " + name, "ends it for good"));
+  return true;
+}
+
 void ExplainWaiting(const WhyInput& in, Why* why) {
   const std::string& name = in.job.spec().name();
-  if (ExplainBehind(in, why)) return;
+  if (ExplainBehind(in, why) || ExplainRetry(in, why)) return;
   const bool preempted = in.job.state() == v1::JOB_PREEMPTED;
   const v1::Event* event = preempted ? Last(in, {"released"}) : Last(in, {"submitted"});
   why->summary = name + (preempted ? " was stopped to make room" : " waits for capacity") +

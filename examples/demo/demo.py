@@ -8,6 +8,7 @@ final state with a run of the same program that knows nothing of libckpt.
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -145,8 +146,7 @@ class Demo:
         command = self.trainer("train", "urgent")
         command[command.index("--steps") + 1] = "12"
         self.cluster.show("submit", "--name", URGENT, "--ranks", half, "--priority", 100, "--class", "realtime", "--", *command)
-        self.cluster.show("quote", URGENT)
-        plan = self.cluster.ctl("quote", URGENT)["id"]
+        plan = re.search(r"\bp\d+-\d+\b", self.cluster.show("quote", URGENT)).group()
         before = set(self.rank_pids().values())
         self.cluster.show("apply", plan, "--wait")
         left = [pid for pid in before if alive(pid)]

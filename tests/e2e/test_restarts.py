@@ -239,3 +239,11 @@ def test_strangers_at_the_doors_harm_nobody(cluster, reference, tmp_path):
                            "X=" + "x" * 120_000, "--", "true"], env=cluster.env, capture_output=True, text=True, timeout=60)
     assert huge.returncode in (0, 1)
     assert cluster.run_ctl("jobs").returncode == 0
+
+
+def test_a_command_that_is_not_there_is_tried_again_and_why_says_so(cluster):
+    cluster.start_agent("a", 2, "512MiB")
+    assert cluster.run_ctl("submit", "--name", "typo", "--ranks", 1, "--", "/no/such/program").returncode == 0
+    why = wait_for("it is tried again", lambda: "is tried again by itself" in (text := cluster.run_ctl("why", "typo").stdout) and text, 60)
+    assert "waits for capacity" not in why and "/no/such/program" in why, why
+    assert "`ckptctl resume typo`: tries again now" in why, why
