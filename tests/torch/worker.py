@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes once this rank got its signal")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds that each step takes longer")
     parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--save-each", action="store_true", help="a save at each step, awaited until it is durable")
     parser.add_argument("--without", action="store_true", help="the same training without libckpt")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -156,6 +157,8 @@ def main() -> None:
                 time.sleep(pace + args.slow)
                 if run:
                     run.step(loss=loss)
+                    if args.save_each:
+                        run.save(wait=True)
                 if step >= args.steps:
                     break
             else:
