@@ -13,6 +13,7 @@
 #include "libckpt/base/ids.h"
 #include "libckpt/base/limits.h"
 #include "libckpt/base/log.h"
+#include "libckpt/base/mutex.h"
 
 namespace ckpt::comm {
 
@@ -66,10 +67,12 @@ NcclCommunicators::~NcclCommunicators() {
   quiesced_ = false;
   const Status status = Down(Deadline("closing NCCL communicators", kNcclAbortMax));
   if (!status.ok()) LogError(status.ToString());
+  if (lost_.ok()) return;
   // A call of NCCL that has not returned may still write there.
-  if (!lost_.ok() || up()) {
-    for (auto& member : members_) (void)member.release();
-  }
+  static Mutex* const mutex = new Mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<Member>>;
+  MutexLock lock(*mutex);
+  for (auto& member : members_) kept->push_back(std::move(member));
 }
 
 // ---- what is declared

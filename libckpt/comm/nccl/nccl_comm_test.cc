@@ -208,6 +208,20 @@ TEST_F(OneStuck, EndsWhenItsPeerIsAborted) {
   EXPECT_TRUE(ranks_[0]->Down(Soon()).ok());
 }
 
+// Over NVLink nobody hears of an abort: the deadline ends the wait, and the abort of this rank
+// needs no peer.
+TEST_F(OneStuck, AnAbortThatItsPeerDoesNotHearOfEndsAtTheDeadline) {
+  ::setenv("CKPT_FAKENCCL_SILENT_ABORT", "1", 1);
+  EXPECT_TRUE(ranks_[1]->Down(Soon()).ok());
+  EXPECT_EQ(ranks_[0]->Quiesce(Short()).code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(ranks_[0]->Down(Soon()).ok());
+  EXPECT_EQ(Living(), living_before_);
+  Up();
+  ExpectAllOk([&](uint32_t r) { return ranks_[r]->Verify(Soon()); });
+  QuiesceAndDown();
+  ::unsetenv("CKPT_FAKENCCL_SILENT_ABORT");
+}
+
 TEST_F(OneStuck, AnAsynchronousErrorEndsTheWait) {
   Control("fakenccl_async_error", ranks_[0]->handle(0), int{nccl::kRemoteError});
   const Status status = ranks_[0]->Quiesce(Soon());

@@ -93,6 +93,7 @@ Result32 Meet(CommPtr comm) {
 void Free(CommPtr comm) {
   comm->job.Join();
   World::Get().Remove(comm);
+  for (const auto& [handle, bytes] : comm->registered) delete static_cast<char*>(handle);
   delete comm;
 }
 
@@ -155,6 +156,7 @@ const char* LastSaid() { return t_said.c_str(); }
 
 Result32 Begin(CommPtr* out, const std::string& id, int world, int rank, int device,
                bool blocking) {
+  if (!World::Get().UseId(id, rank)) return Say(kSystemError, "the id was used before");
   auto comm = std::make_unique<ncclComm>();
   comm->meeting.reset(Meeting::Open(id, world, rank));
   if (comm->meeting == nullptr) return Say(kSystemError, "the id is of another communicator");
@@ -338,6 +340,10 @@ uint64_t World::Passages(const std::string& call) {
   return passages_[call];
 }
 
+bool World::UseId(const std::string& id, int rank) {
+  MutexLock lock(mutex_);
+  return used_.emplace(id, rank).second;
+}
 void World::Add(CommPtr comm) {
   MutexLock lock(mutex_);
   living_.push_back(comm);

@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libckpt/base/mutex.h"
@@ -48,6 +50,8 @@ class World {
   void Plan(const std::string& call, uint64_t nth, Result32 result, bool sticky);
   uint64_t Passages(const std::string& call);
 
+  // False if this rank has used the id before.
+  bool UseId(const std::string& id, int rank);
   void Add(CommPtr comm);
   bool Lives(CommPtr comm);
   void Remove(CommPtr comm);
@@ -67,6 +71,7 @@ class World {
   std::map<std::string, uint64_t> passages_ CKPT_GUARDED_BY(mutex_);
   std::map<std::string, Failure> failures_ CKPT_GUARDED_BY(mutex_);
   std::vector<CommPtr> living_ CKPT_GUARDED_BY(mutex_);
+  std::set<std::pair<std::string, int>> used_ CKPT_GUARDED_BY(mutex_);
   std::atomic<bool> ending_{false};
 };
 
