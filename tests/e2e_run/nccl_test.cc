@@ -135,6 +135,24 @@ TEST_F(Nccl, AFinalizeThatFailsIsAbortedAndTheSuspendGoesThrough) {
   }
 }
 
+// What cannot be destroyed, or hangs there, costs the process and no step.
+TEST_F(Nccl, ADestroyThatFailsOrHangsEndsTheGangAtTheCopyOfThatStop) {
+  for (const char* how : {"ncclCommDestroy:1:2:sticky", "ncclCommDestroy:1:-1"}) {
+    SCOPED_TRACE(how);
+    job_.Reset();
+    job_.SetEnv("CKPT_FAKENCCL_FAIL", how);
+    RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
+    ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
+    run.Signal(SIGTERM);
+    EXPECT_EQ(run.Wait(), 1) << run.Output();
+    EXPECT_SAID(run, "communicator 'parity': ncclCommDestroy");
+    EXPECT_SAID(run, "lost: 0 steps");
+    EXPECT_SAID(run, "stands");
+    EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
+    ExpectComplete(2);
+  }
+}
+
 TEST_F(Nccl, WhatFailsWhileItIsBuiltIsNamed) {
   for (const char* call :
        {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommInitRankConfig.async",

@@ -36,6 +36,13 @@ void Pause(int turn) {
   }
 }
 
+// Aborts go on without time left, for a moment: they are what makes room.
+Deadline EndOfAborts(const Deadline& deadline) {
+  const Deadline at_least("aborting NCCL communicators", kNcclAbortMin);
+  const Deadline at_most("aborting NCCL communicators", kNcclAbortMax);
+  return deadline.at_ns() > at_least.at_ns() ? deadline.Min(at_most) : at_least;
+}
+
 nccl::StreamPtr Stream(device::StreamHandle stream) { return static_cast<nccl::StreamPtr>(stream); }
 
 }  // namespace
@@ -65,7 +72,7 @@ NcclCommunicators::NcclCommunicators(const nccl::Library* library, std::string n
 
 NcclCommunicators::~NcclCommunicators() {
   quiesced_ = false;
-  const Status status = Down(Deadline("closing NCCL communicators", kNcclAbortMax));
+  const Status status = Down(Deadline("closing NCCL communicators", kNcclAbortMin));
   if (!status.ok()) LogError(status.ToString());
   if (lost_.ok()) return;
   // A call of NCCL that has not returned may still write there.
@@ -280,9 +287,7 @@ void NcclCommunicators::FinalizeAll(const Deadline& deadline) {
 }
 
 Status NcclCommunicators::AbortAndDestroy(const Deadline& deadline) {
-  // Even if there is no time left: it is what makes room.
-  const Deadline at_least("aborting NCCL communicators", kNcclAbortMax);
-  const Deadline& until = at_least.at_ns() > deadline.at_ns() ? at_least : deadline;
+  const Deadline until = EndOfAborts(deadline);
   Status first;
   for (const bool finalized : {false, true}) {
     std::vector<std::pair<Member*, std::unique_ptr<nccl::BoundedCall>>> calls;
@@ -305,6 +310,7 @@ Status NcclCommunicators::AbortAndDestroy(const Deadline& deadline) {
         member->comm = nullptr;
         member->finalized = false;
       } else if (first.ok()) {
+        if (status.code() != Code::kDeadlineExceeded) status = Named(std::move(status), *member);
         first = status.Annotate("NCCL kept a communicator; start the process again");
       }
     }
@@ -455,9 +461,8 @@ Status NcclCommunicators::MakeScratch() {
 Status NcclCommunicators::DrainScratch(const Deadline& deadline) {
   if (scratch_.stream == nullptr) return OkStatus();
   // Aborted operations leave the stream; before that they may write.
-  const Deadline at_least("draining the stream of a check", kNcclAbortMax);
   return Drain(scratch_.stream, *members_[kWorld], "draining the stream of a check",
-               at_least.at_ns() > deadline.at_ns() ? at_least : deadline);
+               EndOfAborts(deadline));
 }
 
 // What fails is tried again by the next Down.

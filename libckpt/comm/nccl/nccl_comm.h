@@ -30,10 +30,11 @@
 
 namespace ckpt::comm {
 
-// What finalizing gets of a deadline before it is given up for abort; what abort gets even when
-// there is no time left.
+// What finalizing gets of a deadline before it is given up for abort; what aborting and destroying
+// get even when there is no time left, and at most: then others shall still have some.
 inline constexpr Nanos kNcclFinalizeMax = std::chrono::seconds(10);
-inline constexpr Nanos kNcclAbortMax = std::chrono::seconds(5);
+inline constexpr Nanos kNcclAbortMin = std::chrono::seconds(5);
+inline constexpr Nanos kNcclAbortMax = std::chrono::seconds(15);
 
 // Threads: one at a time (the loop's thread).
 class NcclCommunicators : public Communicator {
