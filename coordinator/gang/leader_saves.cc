@@ -1,5 +1,6 @@
 // Generations and slots; the saves that the program asks for; commits.
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/gang/leader_impl.h"
 #include "libckpt/base/clock.h"
@@ -179,6 +180,11 @@ void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
 }
 
 void Leader::Impl::ServeWaitingSaves() {
+  if (never_ready_) {  // what they wait for does not come
+    for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
+      AnswerSave(save, static_cast<int32_t>(Code::kFailedPrecondition), not_ready_why_);
+    }
+  }
   if (waiting_saves_.empty() || open() || Filling()) return;
   uint32_t slot = 0, supersede = 0;
   const SaveKey first = waiting_saves_.begin()->first;

@@ -113,7 +113,7 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
   NodeState& state = nodes_[node];
   state.any_ready = true;
   state.slots = m.slots;
-  state.error = m.error;
+  const bool news = std::exchange(state.error, m.error) != m.error;
   state.stage_bytes = m.stage_bytes;
   uint32_t slots = 2;
   stage_bytes_ = 0;
@@ -124,7 +124,7 @@ void LeaderLaunch::OnReady(uint32_t node, const ReadyMsg& m) {
   const bool was_ready = ready_;
   ready_ = slots > 0;
   slots_ = slots;
-  if (!m.error.empty() && plan_error_.empty()) {
+  if (news && !m.error.empty() && plan_error_.empty()) {
     LogError("no save or suspend is possible: " + m.error);
   }
   if (ready_ && !was_ready && std::exchange(said_missing_, false)) {

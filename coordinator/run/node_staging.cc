@@ -160,8 +160,11 @@ void NodeLaunch::ShareSlots() {
   Status shared;
   for (size_t i = 0; i < ranks_.size() && shared.ok(); ++i) shared = SendSlots(RankAt(i));
   if (!shared.ok()) {
-    LogWarning("staging memory cannot be handed out: " + shared.message() + "; trying again in " +
-               FormatDuration(kShareAgain) + ", until then there is no save and no suspend");
+    // Who asks for a save or a stop meanwhile hears why there is none.
+    host_.to_leader(ReadyMsg{.error = "staging memory of node " +
+                                      std::to_string(services_->options.node_rank) +
+                                      " cannot be handed out: " + shared.message() +
+                                      "; it is tried again every " + FormatDuration(kShareAgain)});
     share_timer_ = services_->loop->AddTimer(kShareAgain, [this] { ShareSlots(); });
     return;
   }

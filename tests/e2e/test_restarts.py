@@ -5,6 +5,7 @@ import socket
 import subprocess
 import time
 
+import pytest
 from cluster import alive, wait_for
 from test_cluster import cluster, hold_at, let_go, pids_of, submit, wait_state  # noqa: F401 (the fixture)
 from test_failures import endless, events, runs_of
@@ -247,3 +248,23 @@ def test_a_command_that_is_not_there_is_tried_again_and_why_says_so(cluster):
     why = wait_for("it is tried again", lambda: "is tried again by itself" in (text := cluster.run_ctl("why", "typo").stdout) and text, 60)
     assert "waits for capacity" not in why and "/no/such/program" in why, why
     assert "`ckptctl resume typo`: tries again now" in why, why
+
+
+@pytest.mark.parametrize("damage", [os.urandom, lambda size: b""], ids=["garbage", "empty"])
+def test_an_agent_whose_records_are_damaged_loses_no_job(cluster, reference, tmp_path, damage):
+    """It cannot know its launches any more: they end, and the job goes on from its newest copy."""
+    want = reference(2, steps=400)
+    cluster.start_agent("a", 2, "256MiB")
+    submit(cluster, want, tmp_path, "train", 2, save_every=50)
+    wait_state(cluster, "train", "running", step=60)
+    agent = cluster.programs["agent-a"]
+    agent.kill()
+    agent.wait()
+    records = [path for path in (cluster.out / "nodes" / "a" / "jobs").rglob("*") if path.is_file()]
+    assert records
+    for path in records:
+        path.write_bytes(damage(path.stat().st_size))
+    cluster.start_agent("a", 2, "256MiB")
+    wait_state(cluster, "train", "finished", seconds=150)
+    want.check(tmp_path)
+    assert all(node["slots_free"] == node["info"]["slots"] for node in cluster.nodes())

@@ -170,8 +170,12 @@ TEST(Failure, WithoutDescriptorsStagingMemoryIsHandedOutWhenThereAreSome) {
   ASSERT_TRUE(run.WaitFor("fault point run.node.slots"));
   LimitDescriptors(run.pid(), 3);
   job.LetGo();
-  ASSERT_TRUE(run.WaitFor("staging memory cannot be handed out: rank 0: "));
-  EXPECT_SAID(run, "until then there is no save and no suspend");
+  ASSERT_TRUE(
+      run.WaitFor("no save or suspend is possible: staging memory of node 0 cannot be "
+                  "handed out: rank 0: "));
+  EXPECT_SAID(run, "it is tried again every 2.000 s");
+  run.Signal(SIGUSR2);
+  ASSERT_TRUE(run.WaitFor("save refused: staging memory of node 0 cannot be handed out"));
   LimitDescriptors(run.pid(), 0);
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 75) << run.Output();
