@@ -63,7 +63,10 @@ Meeting* Meeting::Open(const std::string& name, int world, int rank) {
   return nullptr;
 }
 
-Meeting::~Meeting() { ::munmap(head_, bytes_); }
+Meeting::~Meeting() {
+  if (!complete_) ::shm_unlink(path_.c_str());  // nobody can complete it any more
+  ::munmap(head_, bytes_);
+}
 
 Meeting::Slot* Meeting::SlotOf(Lane lane, int rank) const {
   auto* const slots = reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(head_) + kHeadBytes);
@@ -72,9 +75,8 @@ Meeting::Slot* Meeting::SlotOf(Lane lane, int rank) const {
 
 bool Meeting::Attach(const GiveUp& give_up) {
   if (head_->attached.fetch_add(1) + 1 == world_) ::shm_unlink(path_.c_str());
-  if (WaitFor([&] { return head_->attached.load() == world_; }, give_up)) return true;
-  ::shm_unlink(path_.c_str());  // nobody can complete it any more
-  return false;
+  complete_ = WaitFor([&] { return head_->attached.load() == world_; }, give_up);
+  return complete_;
 }
 
 bool Meeting::Exchange(Lane lane, const About& about, const void* mine, uint64_t bytes,

@@ -50,6 +50,7 @@ class Meeting {
   Head* head_ = nullptr;
   uint64_t bytes_ = 0;
   int world_ = 0, rank_ = 0;
+  bool complete_ = false;
   uint64_t rounds_[2] = {0, 0};
 };
 
