@@ -11,6 +11,7 @@
 #include "coordinator/run/gang_token.h"
 #include "coordinator/run/memcpy_speed.h"
 #include "coordinator/run/report.h"
+#include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/memory_room.h"
@@ -389,6 +390,7 @@ void Runner::MeasureMemcpy() {
   const uint32_t threads = services_.options.rank_count;
   const Status queued =
       prep_->TrySubmit([this, alive = alive_, loop = loop_.get(), status, threads] {
+        CKPT_PASS("run.runner.memcpy");
         const Nanos took = TimeMemcpy(status.stage_bytes, threads);
         loop->Post([this, alive, took, stall_ns = status.stall_ns] {
           if (!*alive) return;
@@ -422,7 +424,9 @@ void Runner::Leave(int exit_code, const std::string& message) {
   client_.reset();
   const auto stop_when_settled = [this] {
     const bool told = !agent_ || (agent_->Flushed() && !memcpy_pending_ && !reporting_);
-    if (told && streams_.empty()) loop_->Stop();
+    if (!told || !streams_.empty()) return;
+    LeaveResult();  // with what was measured meanwhile
+    loop_->Stop();
   };
   stop_when_settled();
   loop_->AddPeriodic(kReportPause, stop_when_settled);

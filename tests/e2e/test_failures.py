@@ -235,3 +235,20 @@ def test_a_save_asked_for_during_a_suspend_does_not_fail_it(cluster, reference, 
     assert cluster.run_ctl("resume", "train", "--wait").returncode == 0
     wait_state(cluster, "train", "finished", seconds=120)
     want.check(tmp_path)
+
+
+def test_the_last_report_of_a_ckpt_run_takes_nothing_back(cluster, reference, tmp_path):
+    """What it measures after the release comes after the report that it leaves for an agent that is away."""
+    hold_at(cluster, "run.runner.memcpy")
+    cluster.start_agent("a", 2, "512MiB")
+    submit(cluster, reference(2, steps=300), tmp_path, "train", 2)
+    wait_state(cluster, "train", "running", step=10)
+    assert cluster.run_ctl("suspend", "train", "--wait").returncode == 0
+    wait_for("the copy is durable", lambda: cluster.job("train")["copies"][0]["durable"])
+    time.sleep(0.5)  # it is about to leave
+    let_go(cluster)
+    wait_for("its ckpt-run has left", lambda: not runs_of(cluster, "train"), 60)
+    wait_for("its end is known", lambda: cluster.job("train")["last_stop"]["memcpy_ratio"] > 0, 60)
+    time.sleep(1)
+    assert cluster.job("train")["last_stop"]["memcpy_ratio"] > 0
+    cluster.ctl("cancel", "train")
