@@ -53,25 +53,38 @@ View JobView(const Globals& globals, const std::string& name) {
   };
 }
 
-// JSON: one object with all events, or with --follow one object a line.
+// JSON: one object with all events, or with --follow one object a line. `request` goes on behind
+// what was read.
+Status ReadEvents(Client& client, const Globals& globals, v1::WatchEventsRequest* request) {
+  grpc::ClientContext context;
+  const auto reader = client.stub().WatchEvents(&context, *request);
+  const bool follow = request->follow();
+  v1::Event event;
+  std::string list;
+  while (reader->Read(&event)) {
+    request->set_since(event.revision());
+    if (!globals.json()) {
+      PrintEvent(std::cout, event);
+    } else if (follow) {
+      std::cout << ToJson(event, -1) << "\n";
+    } else {
+      list += (list.empty() ? "\n  " : ",\n  ") + ToJson(event, -1);
+    }
+    if (follow) std::cout.flush();
+  }
+  if (globals.json() && !follow) std::cout << "{\"events\": [" << list << "\n]}\n";
+  return Client::FromGrpc(reader->Finish());
+}
+
+// What is followed goes on over a restart of the coordinator, from the newest that was seen.
 int Events(const v1::WatchEventsRequest& request, const Globals& globals) {
   return WithClient(globals, [&](Client& client) -> Status {
-    grpc::ClientContext context;
-    const auto reader = client.stub().WatchEvents(&context, request);
-    v1::Event event;
-    std::string list;
-    while (reader->Read(&event)) {
-      if (!globals.json()) {
-        PrintEvent(std::cout, event);
-      } else if (request.follow()) {
-        std::cout << ToJson(event, -1) << "\n";
-      } else {
-        list += (list.empty() ? "\n  " : ",\n  ") + ToJson(event, -1);
-      }
-      if (request.follow()) std::cout.flush();
+    v1::WatchEventsRequest from = request;
+    for (;;) {
+      const Status status = ReadEvents(client, globals, &from);
+      if (!from.follow() || status.code() != Code::kUnavailable) return status;
+      CKPT_RETURN_IF_ERROR(client.Reconnect());
     }
-    if (globals.json() && !request.follow()) std::cout << "{\"events\": [" << list << "\n]}\n";
-    return Client::FromGrpc(reader->Finish());
   });
 }
 

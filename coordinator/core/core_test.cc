@@ -534,6 +534,7 @@ TEST_F(CoreTest, ItGivesUpAfterItsRestartsAndResumeTriesAgain) {
   }
   EXPECT_EQ(StateOf("j"), JobState::kFailed);
   EXPECT_SAYS(core_->FindJob("j")->reason, "gave up after 2 restarts");
+  EXPECT_EQ(core_->FindJob("j")->restart_count, 2u);
   EXPECT_TRUE(Do(Resume{9, "j", {}}).status.ok());
   EXPECT_EQ(StateOf("j"), JobState::kStarting);
   EXPECT_EQ(core_->FindJob("j")->restart_count, 0u);

@@ -296,11 +296,12 @@ void Core::Impl::RestartOrFail(Job& job, const std::string& what) {
     job.state = JobState::kSuspended;  // the operation moves it back
   } else if (never_ran && what.find(kRefused) != std::string::npos) {
     EndJob(job, JobState::kFailed, what);
-  } else if (++job.restart_count > restarts_max) {
+  } else if (job.restart_count >= restarts_max) {
     EndJob(job, JobState::kFailed,
            what + "; gave up after " + Plural(restarts_max, "restart") + "; `ckptctl resume " +
                job.spec.name + "` tries again: " + FallbackOf(job));
   } else {
+    ++job.restart_count;
     job.state = JobState::kPending;
     job.waiting_since_wall_ns = now_.wall_ns;
     Emit("restarted", &job,

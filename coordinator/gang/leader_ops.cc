@@ -344,7 +344,9 @@ std::string Leader::Impl::StayingText() const {
 // What the open operation waits for.
 std::string Leader::Impl::WaitText() const {
   if (r_.stage == Stage::kSuperseding) return "the older save's writers had not stopped";
-  if (r_.stage != Stage::kWaiting) return MissingText() + " had not been released";
+  if (r_.stage != Stage::kWaiting) {
+    return (MissingRanks().empty() ? "the ranks" : MissingText()) + " had not been released";
+  }
   if (config_.slots == 0) {
     return not_ready_why_.empty() ? "not all ranks had registered and called track"
                                   : not_ready_why_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/run/its_store.h"
 #include "coordinator/run/shard_writers.h"
 #include "libckpt/base/fault.h"
 #include "libckpt/base/log.h"
@@ -27,6 +28,7 @@ struct Prepared {
 
 Prepared Prepare(storage::Store* store, const JobId& expected, const AttemptId& id) {
   Prepared prepared;
+  if (Status its = NeedsItsStore(store, id); !its.ok()) return Prepared(std::move(its));
   Result<JobId> job = store->OpenJob(expected);
   if (!job.ok()) return Prepared(std::move(job).status());
   prepared.job = *job;

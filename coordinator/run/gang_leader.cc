@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/run/its_store.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/socket.h"
 
@@ -17,11 +18,18 @@ struct Claimed {
   JobId job_id;
   uint64_t epoch = 0;
   std::vector<storage::CheckpointInfo> checkpoints;
+  bool elsewhere = false;  // this cannot be the store of the copy that is expected
 };
 
+// `known`: a copy of this job that somebody has seen; nothing is made in a store that is not its.
 Claimed ClaimInStore(storage::Store* store, const JobId& expected, uint64_t at_least,
-                     const std::vector<AttemptId>& adopt) {
+                     const std::vector<AttemptId>& adopt, const std::optional<AttemptId>& known) {
   Claimed claimed;
+  if (known) {
+    claimed.status = NeedsItsStore(store, *known);
+    claimed.elsewhere = claimed.status.code() == Code::kFailedPrecondition;
+    if (!claimed.status.ok()) return claimed;
+  }
   Result<JobId> job = store->OpenJob(expected);
   if (!job.ok()) return Claimed(std::move(job).status());
   claimed.job_id = *job;
@@ -164,8 +172,9 @@ void GangLeader::Claim() {
   const bool again = epoch_ != 0 && epoch_at_least_ <= epoch_;  // a second try in the same epoch
   const auto work = [store = services_->store, expected = services_->options.job_id, again,
                      job = job_id_, epoch = epoch_, at_least = epoch_at_least_,
-                     adopt = AdoptableAttempts(copies)]() -> Claimed {
-    if (!again) return ClaimInStore(store.get(), expected, at_least, adopt);
+                     adopt = AdoptableAttempts(copies),
+                     known = services_->options.expect]() -> Claimed {
+    if (!again) return ClaimInStore(store.get(), expected, at_least, adopt, known);
     Claimed same;
     same.job_id = job;
     same.epoch = epoch;
@@ -178,6 +187,11 @@ void GangLeader::Claim() {
       services_->store_calls->TrySubmit([this, work, alive = alive_, loop = services_->loop] {
         loop->Post([this, alive, claimed = work()] {
           if (!*alive || stage_ != Stage::kClaiming) return;
+          behind_ = claimed.elsewhere;
+          if (behind_) {
+            return End(1, "job " + services_->options.job +
+                              " is not started: " + claimed.status.message());
+          }
           if (!claimed.status.ok()) return End(1, claimed.status.message());
           job_id_ = claimed.job_id;
           epoch_ = claimed.epoch;

@@ -222,6 +222,10 @@ Status Finish(const Raw& raw, const Environment& env, Options* o) {
   CKPT_ASSIGN_OR_RETURN(o->keep,
                         storage::MakeKeepRules(raw.keep_last, raw.keep_every, raw.keep_hours));
   CKPT_ASSIGN_OR_RETURN(o->grace, FromSeconds("--grace", raw.grace_seconds));
+  if (o->grace < std::chrono::milliseconds(1)) {
+    return InvalidArgument(
+        "--grace must be a millisecond at least: what has not left then is killed");
+  }
   CKPT_ASSIGN_OR_RETURN(o->join_timeout, FromSeconds("--join-timeout", raw.join_seconds));
   o->first_rank = raw.first_rank.value_or(o->node_rank * o->rank_count);
   CKPT_RETURN_IF_ERROR(CheckNumbers(*o));

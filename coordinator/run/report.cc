@@ -100,7 +100,7 @@ void AddLeader(const ReportInput& in, v1::JobReport* out) {
   }
   if (!launch->refusal().empty()) {
     out->set_suspend_failed(true);
-    out->set_message(launch->refusal());
+    if (out->message().empty()) out->set_message(launch->refusal());  // else how it ended
   }
   if (out->message().empty()) out->set_message(launch->notice_text());
   if (const std::string held_up = launch->held_up(); !held_up.empty()) out->set_held_up(held_up);

@@ -21,6 +21,7 @@ def test_a_store_that_is_away_is_never_started_from_zero(cluster, reference, tmp
         wait_for("its ckpt-run has left", lambda: runs_of(cluster, "train") == [], 60)
         restart_agent(cluster, "a", 2, signal.SIGTERM)  # with what it had in RAM
         os.rename(store, away)
+        store.mkdir()  # a mount point whose file system is away
         done = cluster.run_ctl("resume", "train", "--wait")
         assert done.returncode == 1 and "is not started" in done.stderr, done.stdout + done.stderr
         return wait_for("it is refused", lambda: (j := cluster.job("train"))["state"] == "pending" and "is not started" in j["reason"]
@@ -28,12 +29,13 @@ def test_a_store_that_is_away_is_never_started_from_zero(cluster, reference, tmp
 
     job = suspend_and_take_everything_away()
     step = job["copies"][0]["step"]
-    for part in (f"s{step}.e1.a", "neither in the agents' memory nor in the store", f"step {step} (durable)", "--from-store"):
+    for part in (f"s{step}.e1.a", "Is its file system mounted? Nothing was changed there", f"step {step} (durable)", "--from-store"):
         assert part in job["reason"], job["reason"]
     assert job["restart_count"] == 0 and job["lost_steps"] == 0
     why = cluster.run_ctl("why", "train").stdout
     assert "is not started" in why and "`ckptctl resume train --from-store`" in why, why
-    os.rename(store, cluster.out / "made-meanwhile")
+    assert os.listdir(store) == []
+    store.rmdir()
     os.rename(away, store)
     job = wait_for("it resumes by itself", lambda: (j := cluster.job("train"))["state"] == "running" and j["resumed_from"] and j, 90)
     assert f"store s{step}.e1.a" in job["resumed_from"]

@@ -252,3 +252,18 @@ def test_the_last_report_of_a_ckpt_run_takes_nothing_back(cluster, reference, tm
     time.sleep(1)
     assert cluster.job("train")["last_stop"]["memcpy_ratio"] > 0
     cluster.ctl("cancel", "train")
+
+
+def test_an_end_is_not_explained_by_a_suspend_that_failed_before(cluster, reference, tmp_path):
+    cluster.start_agent("a", 2, "512MiB")
+    submit(cluster, reference(2, steps=5000), tmp_path, "train", 2, "--restarts-max", 0)
+    wait_state(cluster, "train", "running", step=10)
+    frozen, other = pids_of(cluster, "train")
+    os.kill(frozen, signal.SIGSTOP)
+    failed = cluster.run_ctl("suspend", "train", "--deadline", "2s", "--wait")
+    os.kill(frozen, signal.SIGCONT)
+    assert failed.returncode == 1 and "runs on" in failed.stderr, failed.stderr
+    wait_state(cluster, "train", "running")
+    os.kill(other, signal.SIGKILL)
+    reason = wait_state(cluster, "train", "failed")["reason"]
+    assert "SIGKILL" in reason and "barrier" not in reason and "in time" not in reason, reason

@@ -1,4 +1,5 @@
 """Agents and ckptd are restarted, frozen and talked to by strangers; jobs and copies do not notice."""
+import json
 import os
 import signal
 import socket
@@ -268,3 +269,25 @@ def test_an_agent_whose_records_are_damaged_loses_no_job(cluster, reference, tmp
     wait_state(cluster, "train", "finished", seconds=150)
     want.check(tmp_path)
     assert all(node["slots_free"] == node["info"]["slots"] for node in cluster.nodes())
+
+
+def test_events_are_followed_over_a_restart_of_ckptd(cluster):
+    """Each once, also those that were there before; and without a coordinator it ends with 3, as all verbs do."""
+    ctl = [str(cluster.bin / "ckptctl"), "--server", cluster.socket, "events", "--follow", "-o", "json"]
+    cluster.start_agent("a", 1, "256MiB")
+    with open(cluster.out / "followed", "w") as out, open(cluster.out / "said", "w") as err:
+        following = subprocess.Popen(ctl, stdout=out, stderr=err)
+    kinds = lambda: [json.loads(line)["kind"] for line in open(cluster.out / "followed")]  # noqa: E731
+    assert cluster.run_ctl("submit", "--name", "one", "--ranks", 1, "--", "true").returncode == 0
+    wait_for("it is told", lambda: kinds().count("submitted") == 1, 60)
+    cluster.programs["ckptd"].kill()
+    cluster.programs["ckptd"].wait()
+    cluster.start_ckptd()
+    assert cluster.run_ctl("submit", "--name", "two", "--ranks", 1, "--", "true").returncode == 0
+    wait_for("the next one is told", lambda: kinds().count("submitted") == 2, 60)
+    revisions = [json.loads(line)["revision"] for line in open(cluster.out / "followed")]
+    assert revisions == sorted(set(revisions))
+    cluster.programs["ckptd"].kill()
+    cluster.programs["ckptd"].wait()
+    assert following.wait(120) == 3, open(cluster.out / "said").read()
+    cluster.start_ckptd()
