@@ -8,11 +8,12 @@
 #include "libckpt/base/log.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/memfd.h"
+#include "libckpt/os/memory_room.h"
 
 namespace ckpt::agent {
 namespace {
 
-constexpr uint64_t kMeasureBytes = 128 << 20;
+constexpr uint64_t kMeasureBytesMax = 128 << 20, kMeasureBytesMin = 4 << 20;
 constexpr int kMeasureTries = 4;
 constexpr size_t kResultsMax = 4096;  // answers kept to be given again
 constexpr uint64_t kLogChunkBytes = 256 << 10;
@@ -29,17 +30,20 @@ constexpr Nanos kReattachMax = std::chrono::seconds(3);
 }  // namespace
 
 Result<double> MeasureMemcpyGbps() {
-  CKPT_ASSIGN_OR_RETURN(const os::Mapping from, os::Mapping::Anonymous(kMeasureBytes, true));
-  CKPT_ASSIGN_OR_RETURN(const os::Mapping to, os::Mapping::Anonymous(kMeasureBytes, true));
+  const Result<os::MemoryRoom> room = os::AvailableMemory();
+  const uint64_t bytes = std::clamp<uint64_t>(room.ok() ? room->bytes / 16 : kMeasureBytesMax,
+                                              kMeasureBytesMin, kMeasureBytesMax);
+  CKPT_ASSIGN_OR_RETURN(const os::Mapping from, os::Mapping::Anonymous(bytes, true));
+  CKPT_ASSIGN_OR_RETURN(const os::Mapping to, os::Mapping::Anonymous(bytes, true));
   int64_t best_ns = INT64_MAX;
   for (int i = 0; i < kMeasureTries; ++i) {
     const int64_t begin_ns = BoottimeNs();
-    std::memcpy(to.data(), from.data(), kMeasureBytes);
+    std::memcpy(to.data(), from.data(), bytes);
     // Whoever reads the copy keeps it from being left out.
-    if (to.data()[kMeasureBytes - 1] != std::byte{0}) return Internal("a copy differs");
+    if (to.data()[bytes - 1] != std::byte{0}) return Internal("a copy differs");
     best_ns = std::min(best_ns, BoottimeNs() - begin_ns);
   }
-  return static_cast<double>(kMeasureBytes) / static_cast<double>(std::max<int64_t>(best_ns, 1));
+  return static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(best_ns, 1));
 }
 
 Result<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, os::EventLoop* loop) {

@@ -86,6 +86,7 @@ int Usage(CLI::App* app, const CLI::ParseError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::os::HoldStandardDescriptors();
   setenv("GRPC_VERBOSITY", "NONE", 0);
   AgentOptions options;
   options.child_umask = umask(077);

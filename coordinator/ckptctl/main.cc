@@ -7,6 +7,7 @@
 #include "coordinator/ckptctl/completion.h"
 #include "coordinator/ckptctl/offline.h"
 #include "coordinator/ckptctl/verb.h"
+#include "libckpt/os/process.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ std::vector<std::string> SplitCommand(int argc, char** argv, std::vector<std::st
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::os::HoldStandardDescriptors();
   setenv("GRPC_VERBOSITY", "NONE", 0);
   Globals globals;
   Run run;

@@ -9,6 +9,7 @@
 #include "coordinator/ckptd/server.h"
 #include "libckpt/base/log.h"
 #include "libckpt/os/event_loop.h"
+#include "libckpt/os/process.h"
 
 namespace {
 
@@ -74,6 +75,7 @@ int Serve(ckpt::ckptd::ServerOptions options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::os::HoldStandardDescriptors();
   setenv("GRPC_VERBOSITY", "NONE", 0);
   ckpt::SetLogSink(LogLine);
   ckpt::ckptd::ServerOptions options;

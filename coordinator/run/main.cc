@@ -3,6 +3,7 @@
 
 #include "coordinator/run/runner.h"
 #include "libckpt/base/log.h"
+#include "libckpt/os/process.h"
 
 namespace {
 
@@ -15,6 +16,7 @@ void PrintLog(ckpt::LogLevel level, std::string_view message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::os::HoldStandardDescriptors();
   const ckpt::Result<ckpt::run::ParsedOptions> parsed =
       ckpt::run::ParseOptions(argc, argv, ckpt::run::ProcessEnvironment());
   if (!parsed.ok()) {

@@ -62,7 +62,11 @@ NodeLaunch::~NodeLaunch() {
 Status NodeLaunch::Start() {
   const Status status = StartRanks();
   if (!status.ok() && !processes_.started()) {
-    machine_timer_ = services_->loop->AddTimer(Nanos(0), [this] { OnAllGone(); });
+    if (failure_.empty()) failure_ = status.message();
+    // By itself: the machine's timer is set anew by whatever the leader says to this.
+    services_->loop->Post([this, alive = alive_] {
+      if (*alive) OnAllGone();
+    });
   }
   return status;
 }
@@ -77,6 +81,7 @@ Status NodeLaunch::StartRanks() {
                                                         .rank_count = count,
                                                         .epoch = Epoch(config_.epoch)},
                                      pages_.get());
+  Feed(gang::LeaderBack{});  // else nothing of what fails from here on is said
   CKPT_ASSIGN_OR_RETURN(
       server_,
       RankServer::Listen(
@@ -96,7 +101,6 @@ Status NodeLaunch::StartRanks() {
            .closed = [](uint32_t) {}}));
   sample_timer_ = services_->loop->AddPeriodic(kSampleEvery, [this] { SamplePages(); });
   started_ns_ = BoottimeNs();
-  Feed(gang::LeaderBack{});
   CKPT_FAULT("run.node.start");
   CKPT_ASSIGN_OR_RETURN(const std::vector<RankCommand> commands, MakeCommands());
   return processes_.Start(commands);
@@ -173,7 +177,12 @@ void NodeLaunch::OnAllGone() {
   stuck_.clear();
   released_ns_ = BoottimeNs();
   services_->loop->CancelTimer(sample_timer_);
-  if (member_) Feed(gang::AllReleased{});
+  if (member_) {
+    Feed(gang::AllReleased{});
+  } else {  // it could not even be made
+    host_.to_leader(MachineMsg{gang::Encode(
+        {.type = gang::MsgType::kFact, .fact = gang::FactKind::kReleased, .number = 1})});
+  }
   host_.released();
 }
 

@@ -25,6 +25,7 @@ Result<std::unique_ptr<OutputRelay>> OutputRelay::Create() {
 }
 
 OutputRelay::~OutputRelay() {
+  if (loop_ == nullptr) return;  // there was no descriptor for it
   loop_->Post([this] {
     for (const auto& [fd, source] : std::map(sources_)) {
       Pump(source);

@@ -315,6 +315,14 @@ Result<std::string> SelfExecutable() {
   return std::string(path, static_cast<size_t>(n));
 }
 
+void HoldStandardDescriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    if (::open("/dev/null", O_RDWR) != fd)
+      return;  // nothing can be opened; who needs to will say so
+  }
+}
+
 std::string HostName() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0) return "localhost";

@@ -134,4 +134,8 @@ uid_t SelfUid();
 Result<std::string> SelfExecutable();
 std::string HostName();
 
+// For a program's first line: 0, 1 and 2 that it was started without are /dev/null (unless a
+// library has taken one before main), so that no file of its own gets what is meant for people.
+void HoldStandardDescriptors();
+
 }  // namespace ckpt::os

@@ -291,3 +291,15 @@ def test_events_are_followed_over_a_restart_of_ckptd(cluster):
     cluster.programs["ckptd"].wait()
     assert following.wait(120) == 3, open(cluster.out / "said").read()
     cluster.start_ckptd()
+
+
+def test_a_daemon_without_standard_streams_writes_no_log_into_its_own_files(cluster, tmp_path):
+    socket_path = f"unix:{tmp_path}/c.sock"
+    run = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', str(cluster.bin / "ckptd"), "--listen", socket_path,
+                            "--data", str(tmp_path / "data")])
+    try:
+        wait_for("it listens", lambda: (tmp_path / "c.sock").exists(), 60)
+        assert [os.readlink(f"/proc/{run.pid}/fd/{fd}") for fd in (1, 2)] == ["/dev/null"] * 2
+    finally:
+        run.terminate()
+        run.wait(60)

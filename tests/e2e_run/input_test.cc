@@ -1,7 +1,13 @@
 // Bad input and small means: a clear error before anything is stopped or started.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "libckpt/os/socket.h"
 #include "tests/e2e_run/harness.h"
@@ -98,6 +104,36 @@ TEST(Input, AProgramWithoutTheLibraryGetsTheSignal) {
   run.Signal(SIGTERM);
   EXPECT_EQ(run.Wait(), 1) << run.Output();
   EXPECT_NE(run.Output().find("passing SIGTERM on"), std::string::npos) << run.Output();
+}
+
+// What keeps ranks from being started ends it at once, with what to do.
+TEST(Input, AFolderTooDeepForASocketEndsItWithTheReason) {
+  Job job;
+  const std::string deep = job.dir() + "/" + std::string(150, 'x');
+  std::filesystem::create_directories(deep);
+  job.SetEnv("XDG_RUNTIME_DIR", deep);
+  RunProcess run = job.StartCommand({}, {"sleep", "60"});
+  EXPECT_EQ(run.Wait(30), 1) << run.Output();
+  EXPECT_SAID(run, "choose a shorter directory");
+}
+
+TEST(Input, WithTooFewDescriptorsItEndsAndSaysSo) {
+  for (const char* most : {"10", "12", "13", "16"}) {
+    Job job;
+    RunProcess run = job.StartCommand({}, {"true"});
+    EXPECT_EQ(run.Wait(), 0) << run.Output();
+    const std::string limited = std::string("ulimit -n ") + most + "; exec " +
+                                std::string(CKPT_RUN_PROGRAM) + " --job t --store " + job.store() +
+                                " -- true";
+    const int status =
+        std::system(("sh -c '" + limited + "' >" + job.dir() + "/said 2>&1").c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << most << ": it was killed by " << WTERMSIG(status);
+    std::ifstream said(job.dir() + "/said");
+    const std::string text((std::istreambuf_iterator<char>(said)), {});
+    if (WEXITSTATUS(status) != 0) {
+      EXPECT_NE(text.find("Too many open files"), std::string::npos) << most << ": " << text;
+    }
+  }
 }
 
 TEST(Input, RankOutputGoesToFilesByEpoch) {
