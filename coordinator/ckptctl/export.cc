@@ -2,8 +2,11 @@
 // file or in several with the index that Hugging Face's loaders expect.
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "coordinator/ckptctl/import_files.h"
 #include "coordinator/ckptctl/job_file.h"
 #include "coordinator/ckptctl/offline.h"
 #include "coordinator/ckptctl/tensors.h"
@@ -43,10 +46,35 @@ std::vector<OutFile> Distribute(const std::vector<WholeTensor>& tensors, uint64_
   return files;
 }
 
+// What the files said of themselves that this was imported from, where they agree. Others are
+// recognised by "format", and ours by "ckpt" (they are shards).
+Json MetadataOf(const engine::CheckpointReader& reader) {
+  std::map<std::string, std::set<std::string>> said;
+  const Result<format::RankValues> values = reader.Values(Rank(0));
+  for (const format::NamedValue& value :
+       values.ok() ? values->values : decltype(values->values)()) {
+    const auto* files = std::get_if<format::ValueDictBox>(&value.value.v);
+    if (value.name != kFileMetadataValue || files == nullptr) continue;
+    for (const format::ValueEntry& file : files->items) {
+      const auto* entries = std::get_if<format::ValueDictBox>(&file.second.v);
+      for (const format::ValueEntry& entry : entries ? entries->items : format::ValueDict()) {
+        const auto* key = std::get_if<std::string>(&entry.first.v);
+        const auto* text = std::get_if<std::string>(&entry.second.v);
+        if (key != nullptr && text != nullptr) said[*key].insert(*text);
+      }
+    }
+  }
+  Json metadata{{"format", "pt"}};
+  for (const auto& [key, texts] : said) {
+    if (texts.size() == 1 && key != "ckpt") metadata[key] = *texts.begin();
+  }
+  return metadata;
+}
+
 // Eight bytes of length, then JSON, padded so that the data begin at a multiple of eight.
-std::string Header(const OutFile& file) {
+std::string Header(const OutFile& file, const Json& metadata) {
   Json json;
-  json["__metadata__"] = {{"format", "pt"}};
+  json["__metadata__"] = metadata;
   uint64_t at = 0;
   for (const WholeTensor& tensor : file.tensors) {
     const format::TensorMeta& meta = tensor.meta;
@@ -72,10 +100,13 @@ std::string Header(const OutFile& file) {
 class Exporter {
  public:
   Exporter(engine::CheckpointReader* reader, std::string directory, uint64_t total)
-      : reader_(reader), directory_(std::move(directory)), total_(total) {}
+      : reader_(reader),
+        directory_(std::move(directory)),
+        total_(total),
+        metadata_(MetadataOf(*reader)) {}
 
   Status Write(const OutFile& out) {
-    const std::string header = Header(out);
+    const std::string header = Header(out, metadata_);
     const uint64_t bytes = header.size() + out.bytes;
     CKPT_ASSIGN_OR_RETURN(const auto file, storage::CreateAttemptFile(os::UringFileSystem(),
                                                                       directory_, out.name, bytes));
@@ -104,6 +135,7 @@ class Exporter {
   engine::CheckpointReader* const reader_;
   const std::string directory_;
   const uint64_t total_;
+  const Json metadata_;
   uint64_t done_ = 0;
   WorkProgress progress_{"exported"};
 };

@@ -16,6 +16,7 @@ void RegisterOfflineVerbs(CLI::App& app, const Globals& globals, Run* run) {
   RegisterVerify(app, globals, run);
   RegisterDiff(app, globals, run);
   RegisterExport(app, globals, run);
+  RegisterImport(app, globals, run);
   RegisterCopy(app, globals, run);
   RegisterUpkeep(app, globals, run);
 }

@@ -24,6 +24,7 @@ void RegisterUpkeep(CLI::App& app, const Globals& globals, Run* run);  // prune 
 void RegisterCopy(CLI::App& app, const Globals& globals, Run* run);
 void RegisterDiff(CLI::App& app, const Globals& globals, Run* run);
 void RegisterExport(CLI::App& app, const Globals& globals, Run* run);
+void RegisterImport(CLI::App& app, const Globals& globals, Run* run);
 
 struct OfflineOptions {
   std::string path;

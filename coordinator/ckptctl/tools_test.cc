@@ -3,58 +3,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <regex>
 
 #include "coordinator/ckptctl/compare.h"
-#include "coordinator/ckptctl/offline_world.h"
-#include "coordinator/ckptctl/tensors.h"
+#include "coordinator/ckptctl/tools_world.h"
 
 namespace ckpt::ckptctl {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Tools : public Offline {
- protected:
-  // What a verb prints; its exit code is left in code_.
-  std::string Verb(std::vector<std::string> words) {
-    CLI::App app("", "ckptctl");
-    Globals globals;
-    ckptctl::Run run;
-    app.add_option("-o", globals.output);
-    RegisterOfflineVerbs(app, globals, &run);
-    std::reverse(words.begin(), words.end());
-    app.parse(words);
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    code_ = run();
-    const std::string out = ::testing::internal::GetCapturedStdout();
-    const std::string text = out + ::testing::internal::GetCapturedStderr();
-    std::string shown;
-    for (size_t at = 0; at < text.size();) {
-      const bool root = text.compare(at, root_.size(), root_) == 0;
-      shown += root ? "DIR" : text.substr(at, 1);
-      at += root ? root_.size() : 1;
-    }
-    return shown;
-  }
-  // The same in a process of its own, whose standard output is not looked at.
-  static void Quietly(std::vector<std::string> words) {
-    if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(9);
-    CLI::App app("", "ckptctl");
-    Globals globals;
-    ckptctl::Run run;
-    RegisterOfflineVerbs(app, globals, &run);
-    std::reverse(words.begin(), words.end());
-    app.parse(words);
-    run();
-  }
-  int code_ = -1;
-};
 
 TEST_F(Tools, PruneSaysWhatAndKeepsWhatIsWhole) {
   for (const int64_t step : {100, 200, 300, 400}) Save(Id(1, step));
@@ -200,13 +159,18 @@ TEST_F(Tools, OnATerminalABarSaysHowFarTheyAreAndNowhereElse) {
             "\\[[#-]{20}\\] s200\\.e1\\.a1 \\(1 of 2\\): verified [0-9.]+ (B|KiB)"},
            {{"verify", path_}, "\\[#{20}\\] s100\\.e1\\.a1 \\(2 of 2\\): verified [0-9.]+ KiB"},
            {{"cp", path_, out + "1"}, "\\[#{20}\\] copied [0-9.]+ KiB"},
-           {{"export", path_, out + "2"}, "\\[#{20}\\] exported [0-9.]+ KiB"}}) {
+           {{"export", path_, out + "2"}, "\\[#{20}\\] exported [0-9.]+ KiB"},
+           {{"import", out + "2", out + "5"}, "\\[#{20}\\] imported [0-9.]+ KiB"},
+           {{"import", out + "2", out + "6"}, "\\[#{20}\\] verified [0-9.]+ KiB"}}) {
     const std::string drawn = OnTerminal([&] { Quietly(c.words); });
     EXPECT_TRUE(std::regex_search(drawn, std::regex(c.pattern))) << c.words[0] << ":\n" << drawn;
     EXPECT_TRUE(drawn.ends_with("\x1b[J")) << "what was drawn is cleared:\n" << drawn;
   }
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"verify", path_}, {"cp", path_, out + "3"}, {"export", path_, out + "4"}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"verify", path_},
+                                             {"cp", path_, out + "3"},
+                                             {"export", path_, out + "4"},
+                                             {"import", out + "4", out + "7"}}) {
     const std::string said = Verb(words);
     EXPECT_EQ(code_, 0);
     EXPECT_EQ(said.find_first_of("\x1b#"), std::string::npos) << said;

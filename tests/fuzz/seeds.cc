@@ -226,6 +226,20 @@ void People(const std::filesystem::path& root) {
   rpc.Put(0, std::string("\x0a\x0a\x0a\x01j\x12\x01t\x20\x01\x28\x02", 11));
 }
 
+// How many bytes of data the file has, then the header.
+void Safetensors(const std::filesystem::path& root) {
+  Folder headers(root, "safetensors");
+  const auto put = [&](uint8_t data_bytes, const std::string& header) {
+    headers.Put(std::string(1, static_cast<char>(data_bytes)) + std::string(7, '\0') + header);
+  };
+  put(0, "{}");
+  put(12,
+      R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},)"
+      R"("v":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}  )");
+  put(3, R"({"four":{"dtype":"F4","shape":[3,2],"data_offsets":[0,3]},)"
+         R"("none":{"dtype":"I64","shape":[0],"data_offsets":[3,3]}})");
+}
+
 // The first byte is the width of an element (as a shift), the second the codec; then raw bytes.
 void Codecs(const std::filesystem::path& root) {
   Folder codecs(root, "codec");
@@ -257,5 +271,6 @@ int main(int argc, char** argv) {
   Stored(std::filesystem::path(argv[1]));
   People(argv[1]);
   Codecs(argv[1]);
+  Safetensors(argv[1]);
   return 0;
 }
