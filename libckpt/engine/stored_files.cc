@@ -73,11 +73,11 @@ Result<std::unique_ptr<storage::FileReader>> OpenOrigin(storage::Store* store,
       (file.status().code() != Code::kNotFound && file.status().code() != Code::kDataLoss)) {
     return file;
   }
-  return DataLoss("it refers to " + origin.file + " of checkpoint " + origin.id.ToString() +
-                  " (uid " + format::UidToString(origin.uid) + "), which is not there whole (" +
+  return DataLoss("refers to " + origin.file + " of checkpoint " + origin.id.ToString() + " (uid " +
+                  format::UidToString(origin.uid) + "), which is not there whole (" +
                   file.status().message() +
-                  "); bring that checkpoint back, or copy with 'ckptctl cp', which leaves no "
-                  "references");
+                  "); bring that checkpoint back to where it was, or take another one; copies that "
+                  "'ckptctl cp' makes while both are there refer to nothing");
 }
 
 ChunkElements ElementsOf(const std::vector<format::ShardTensor>& tensors, uint64_t begin,

@@ -10,6 +10,21 @@ namespace {
 // Where reads do not go on by themselves, so many threads wait for the disk.
 constexpr uint32_t kReadThreads = 16;
 
+// ", tensors 'a', 'b' and 3 more": those with chunks that origin `number` holds.
+std::string TensorsHeldBy(const format::ShardIndex& index, uint8_t number) {
+  constexpr size_t kNamesMax = 3;
+  std::string names;
+  size_t count = 0;
+  for (const format::ShardTensor& tensor : index.tensors) {
+    const format::ChunkSpan span = index.ChunkOf(tensor.begin, tensor.end);
+    bool held = false;
+    for (uint64_t c = span.first; c < span.last; ++c) held |= index.chunks[c].origin == number;
+    if (held && ++count <= kNamesMax) names += (count == 1 ? "'" : ", '") + tensor.name + "'";
+  }
+  if (count > kNamesMax) names += " and " + std::to_string(count - kNamesMax) + " more";
+  return (count == 1 ? ", tensor " : ", tensors ") + names;
+}
+
 }  // namespace
 
 ShardSource::ShardSource(storage::Store* store, const AttemptId& id, std::string name,
@@ -45,8 +60,11 @@ Result<std::unique_ptr<ShardSource>> ShardSource::OpenWith(storage::Store* store
                                                            const std::string& name,
                                                            format::ShardIndex index, bool several) {
   CKPT_RETURN_IF_ERROR(OpenSized(store, id, name, index.file_bytes).status());
-  for (const format::Origin& origin : index.origins)
-    CKPT_RETURN_IF_ERROR(OpenOrigin(store, origin).status().Annotate(name));
+  for (size_t o = 0; o < index.origins.size(); ++o) {
+    Status opened = OpenOrigin(store, index.origins[o]).status();
+    if (!opened.ok())
+      return opened.Annotate(name + TensorsHeldBy(index, static_cast<uint8_t>(o + 1)));
+  }
   return std::unique_ptr<ShardSource>(new ShardSource(store, id, name, std::move(index), several));
 }
 

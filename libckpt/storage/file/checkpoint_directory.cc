@@ -74,14 +74,26 @@ class CheckpointDirectory : public Store {
   Result<std::unique_ptr<FileReader>> OpenFile(const AttemptId& id,
                                                const std::string& name) override {
     CKPT_RETURN_IF_ERROR(CheckName("file", name));
-    // What this one refers to lies beside it as long as it is in its job's directory.
-    if (id != id_)
-      return OpenAttemptFile(fs_, os::JoinPath(os::ParentOf(directory_), id.ToString()), name);
+    if (id != id_) return OpenBeside(id, name);
     return OpenAttemptFile(fs_, directory_, name);
   }
   std::string Describe() const override { return directory_; }
 
  private:
+  // What this one refers to, as long as it is in its job's directory; a removal that was
+  // interrupted may have moved it away.
+  Result<std::unique_ptr<FileReader>> OpenBeside(const AttemptId& id, const std::string& name) {
+    const std::string job = os::ParentOf(directory_);
+    auto file = OpenAttemptFile(fs_, os::JoinPath(job, id.ToString()), name);
+    if (file.ok() || file.status().code() != Code::kNotFound) return file;
+    CKPT_ASSIGN_OR_RETURN(const std::vector<os::DirEntry> entries, fs_.List(job));
+    for (const os::DirEntry& entry : entries) {
+      const ParsedName at = ParseName(entry.name);
+      if (at.kind == NameKind::kTrash && at.id == id)
+        return OpenAttemptFile(fs_, os::JoinPath(job, entry.name), name);
+    }
+    return file;
+  }
   std::string Path(std::string_view name) const { return os::JoinPath(directory_, name); }
   Status ReadOnly() const {
     return FailedPrecondition(directory_ +
