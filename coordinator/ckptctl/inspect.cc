@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "coordinator/ckptctl/cuts.h"
 #include "libckpt/base/clock.h"
 #include "libckpt/format/manifest.h"
 
@@ -32,6 +33,8 @@ struct TensorRow {
   const format::TensorMeta* meta = nullptr;
   uint32_t ranks = 0;
   uint64_t bytes = 0;  // of the whole tensor; per rank: of all ranks together
+  CutGatherer cut;     // if it is sharded
+  bool sharded() const { return meta->placement == format::Placement::kSharded; }
 };
 
 std::map<std::string, TensorRow> Tensors(const format::Manifest& manifest) {
@@ -45,9 +48,24 @@ std::map<std::string, TensorRow> Tensors(const format::Manifest& manifest) {
       if (row.meta == nullptr) row.meta = &tensor;
       if (adds && tensor.tied_to.empty()) row.bytes += bytes;
       ++row.ranks;
+      if (tensor.placement == format::Placement::kSharded) row.cut.Add(tensor.local);
     }
   }
   return rows;
+}
+
+std::string PlacementText(const TensorRow& row) {
+  const std::string name(PlacementName(row.meta->placement));
+  return row.sharded() ? name + " " + row.cut.Shape().ToString() : name;
+}
+
+// Null for what is not cut; its parts are null if they are no grid, its copies if they differ.
+Json CutJson(const TensorRow& row) {
+  if (!row.sharded()) return nullptr;
+  const CutShape cut = row.cut.Shape();
+  return {{"parts", cut.parts.empty() ? Json(nullptr) : Json(cut.parts)},
+          {"boxes", cut.boxes},
+          {"copies", cut.copies == 0 ? Json(nullptr) : Json(cut.copies)}};
 }
 
 std::string ShapeText(const std::vector<uint64_t>& shape) {
@@ -77,8 +95,8 @@ void PrintTensors(const format::Manifest& manifest, std::ostream& out) {
   for (const auto& [name, row] : Tensors(manifest)) {
     const bool tied = !row.meta->tied_to.empty();
     table.push_back({name, std::string(format::DTypeName(row.meta->dtype)),
-                     ShapeText(row.meta->global_shape),
-                     std::string(PlacementName(row.meta->placement)), std::to_string(row.ranks),
+                     ShapeText(row.meta->global_shape), PlacementText(row),
+                     std::to_string(row.ranks),
                      tied ? "= " + row.meta->tied_to : FormatBytes(row.bytes)});
   }
   PrintTable(table, out);
@@ -170,6 +188,7 @@ void PrintJson(const format::Manifest& manifest, const storage::CommitRecord& co
                                {"dtype", format::DTypeName(row.meta->dtype)},
                                {"shape", row.meta->global_shape},
                                {"placement", PlacementName(row.meta->placement)},
+                               {"cut", CutJson(row)},
                                {"ranks", row.ranks},
                                {"bytes", row.bytes},
                                {"tied_to", row.meta->tied_to}});

@@ -39,10 +39,10 @@ TEST_F(Offline, InspectShowsWhatIsInIt) {
   const std::string text = Out(Inspect, Options(path_));
   for (const char* part :
        {"checkpoint  s200.e1.a1\n", "job         00112233445566778899aabbccddeeff\n",
-        "TENSOR        DTYPE  SHAPE      PLACEMENT   RANKS  SIZE\n",
-        "bias          F32    [16]       replicated  2      64 B\n",
-        "layer.weight  BF16   [128, 64]  sharded     2      16.0 KiB\n", "VALUE  RANK  CONTENT\n",
-        "shard-00000.safetensors", "shard-00001.index"}) {
+        "TENSOR        DTYPE  SHAPE      PLACEMENT      RANKS  SIZE\n",
+        "bias          F32    [16]       replicated     2      64 B\n",
+        "layer.weight  BF16   [128, 64]  sharded 2 x 1  2      16.0 KiB\n",
+        "VALUE  RANK  CONTENT\n", "shard-00000.safetensors", "shard-00001.index"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in\n" << text;
   }
   OfflineOptions older = Options(path_, true);
@@ -51,6 +51,9 @@ TEST_F(Offline, InspectShowsWhatIsInIt) {
   EXPECT_EQ(json["step"], 100);
   EXPECT_EQ(json["tensors"][1]["name"], "layer.weight");
   EXPECT_EQ(json["tensors"][1]["shape"], (std::vector<int>{128, 64}));
+  EXPECT_EQ(json["tensors"][1]["cut"]["parts"], (std::vector<int>{2, 1}));
+  EXPECT_EQ(json["tensors"][1]["cut"]["copies"], 1);
+  EXPECT_TRUE(json["tensors"][0]["cut"].is_null());
   older.checkpoint = "s7.e1.a1";
   Out(Inspect, older, Code::kNotFound);
   older.checkpoint = "nonsense";
