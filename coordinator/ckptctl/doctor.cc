@@ -13,6 +13,7 @@
 #include "libckpt/base/progress.h"
 #include "libckpt/base/version.h"
 #include "libckpt/os/machine_check.h"
+#include "libckpt/os/uring/uring_file.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -170,8 +171,11 @@ int Doctor(const DoctorOptions& options, const Globals& globals) {
   Findings findings;
   CheckCoordinator(globals, options, &findings);
   for (Finding& finding : os::CheckKernel()) findings.push_back(std::move(finding));
+  findings.push_back(os::CheckUring());
   for (const std::string& store : options.stores) {
     findings.push_back(os::CheckFolder("store", store, kStoreBytesMin));
+    if (findings.back().level != FindingLevel::kFail)
+      findings.push_back(os::CheckDirect("store: direct I/O", store));
   }
   const auto count = [&](FindingLevel level) {
     return static_cast<size_t>(

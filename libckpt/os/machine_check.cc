@@ -1,8 +1,15 @@
 #include "libckpt/os/machine_check.h"
 
-#include <atomic>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "libckpt/base/aligned_buffer.h"
 #include "libckpt/base/clock.h"
+#include "libckpt/os/fd.h"
 #include "libckpt/os/file.h"
 #include "libckpt/os/memfd.h"
 #include "libckpt/os/memory_room.h"
@@ -24,14 +31,34 @@ std::string Existing(const std::string& path) {
   return at;
 }
 
-Status Probe(const std::string& folder) {
+std::string ProbeName(const std::string& folder) {
   static std::atomic<uint64_t> counter{0};
+  return JoinPath(folder, ".probe-" + HostName() + "-" + std::to_string(SelfPid()) + "-" +
+                              std::to_string(counter.fetch_add(1)));
+}
+
+Status Probe(const std::string& folder) {
   FileSystem& fs = PosixFileSystem();
-  const std::string probe =
-      JoinPath(folder, ".probe-" + HostName() + "-" + std::to_string(SelfPid()) + "-" +
-                           std::to_string(counter.fetch_add(1)));
+  const std::string probe = ProbeName(folder);
   CKPT_RETURN_IF_ERROR(WriteNewFile(fs, probe, ""));
   return fs.Unlink(probe);
+}
+
+// As posix_file does it: a file system may accept the flag and refuse the write.
+Status ProbeDirect(const std::string& folder) {
+  const std::string probe = ProbeName(folder);
+  const UniqueFd fd(::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, "making a file");
+  ::unlink(probe.c_str());
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (::fcntl(fd.get(), F_SETFL, flags | O_DIRECT) != 0) return ErrnoStatus(errno, "O_DIRECT");
+  AlignedBuffer page(kPageBytes);
+  std::memset(page.data(), 0x5a, kPageBytes);
+  if (::pwrite(fd.get(), page.data(), kPageBytes, 0) != static_cast<ssize_t>(kPageBytes))
+    return ErrnoStatus(errno, "a direct write of a page");
+  if (::pread(fd.get(), page.data(), kPageBytes, 0) != static_cast<ssize_t>(kPageBytes))
+    return ErrnoStatus(errno, "a direct read of a page");
+  return OkStatus();
 }
 
 }  // namespace
@@ -70,6 +97,18 @@ Finding CheckFolder(const std::string& name, const std::string& path, uint64_t b
                                            : FindingLevel::kOk;
   if (finding.level != FindingLevel::kOk) finding.remedy = "make room, or name another folder";
   return finding;
+}
+
+Finding CheckDirect(const std::string& name, const std::string& path) {
+  const std::string folder = Existing(path);
+  const Status probed = ProbeDirect(folder);
+  if (probed.ok())
+    return {name, FindingLevel::kOk, "works in " + folder + ": files go past the page cache", ""};
+  return {name, FindingLevel::kWarn,
+          "not in " + folder + ": " + probed.message() +
+              "; files go through the page cache, and are pushed to the disk as they come",
+          "a file system that allows it (ext4, XFS, NFS and most network ones do) leaves the page "
+          "cache to the training"};
 }
 
 Finding CheckMemory(const std::string& name, uint64_t bytes) {

@@ -27,6 +27,11 @@ std::vector<Finding> CheckKernel();
 // Blocks: on the file system (a probe file is written and removed).
 Finding CheckFolder(const std::string& name, const std::string& path, uint64_t bytes_min);
 
+// Whether files in a folder (or where it would be made) can go past the page cache. A warning is as
+// bad as it gets: files are written through it then.
+// Blocks: on the file system (a page is written to a file that has no name any more, and read).
+Finding CheckDirect(const std::string& name, const std::string& path);
+
 // Whether `bytes` of memory could be had now.
 Finding CheckMemory(const std::string& name, uint64_t bytes);
 

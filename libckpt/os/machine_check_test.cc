@@ -1,11 +1,19 @@
 #include "libckpt/os/machine_check.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
+#include <iostream>
 
 namespace ckpt::os {
 namespace {
@@ -40,6 +48,38 @@ TEST(MachineCheck, AFileIsNoFolder) {
   EXPECT_EQ(finding.level, FindingLevel::kFail) << finding.message;
   EXPECT_NE(finding.message.find("cannot be written"), std::string::npos) << finding.message;
   std::filesystem::remove(file);
+}
+
+// As a file system does that knows no O_DIRECT.
+[[noreturn]] void CheckWhereDirectIsRefused(const std::string& folder) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_fcntl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_DIRECT, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(3);
+  const Finding finding = CheckDirect("store: direct I/O", folder);
+  std::cerr << finding.message << "\n";
+  ::_exit(finding.level == FindingLevel::kWarn && !finding.remedy.empty() ? 0 : 1);
+}
+
+TEST(MachineCheck, DirectIoIsTriedAndWhatRefusesItIsNamed) {
+  std::string folder = testing::TempDir() + "/check.XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Finding finding = CheckDirect("store: direct I/O", folder + "/to/be/made");
+  EXPECT_NE(finding.message.find(folder), std::string::npos) << finding.message;
+  EXPECT_EQ(finding.remedy.empty(), finding.level == FindingLevel::kOk) << finding.message;
+  EXPECT_EXIT(CheckWhereDirectIsRefused(folder), testing::ExitedWithCode(0),
+              "not in .*: O_DIRECT: Invalid argument \\(EINVAL\\); files go through");
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(CheckDirect("store: direct I/O", "/proc/none").level, FindingLevel::kWarn);
 }
 
 TEST(MachineCheck, TooLittleMemoryIsAWarning) {

@@ -204,6 +204,8 @@ TEST_F(People, TheDoctorNamesWhatIsWrongAndTheWayOut) {
   EXPECT_NE(text.find("-> make it writable for this user"), std::string::npos) << text;
   EXPECT_NE(text.find("OK    kernel: memfd"), std::string::npos) << text;
   EXPECT_NE(text.find("OK    store "), std::string::npos) << text;
+  EXPECT_NE(text.find("kernel: io_uring"), std::string::npos) << text;
+  EXPECT_NE(text.find("store: direct I/O"), std::string::npos) << text;
   EXPECT_EQ(code_, 1);
   agents_["alpha"]->Close();
   Until("nodes", "alpha +lost");

@@ -16,6 +16,8 @@
 namespace ckpt::os {
 namespace {
 
+constexpr long long kRingTryMaxSeconds = 5;
+
 bool Aligned(const void* memory, uint64_t offset, uint64_t bytes) {
   return (reinterpret_cast<uintptr_t>(memory) | offset | bytes) % kPageBytes == 0;
 }
@@ -273,7 +275,52 @@ bool UringAllowed() {
   return true;
 }
 
+// The error that stands in the way, 0 for none, and of what it is. A profile may let a ring be made
+// and not be used.
+std::pair<int, const char*> TryRing() {
+  io_uring ring;
+  if (const int made = io_uring_queue_init(kFileDepthMax, &ring, 0); made != 0)
+    return {-made, "making a ring"};
+  io_uring_prep_nop(io_uring_get_sqe(&ring));
+  int done = io_uring_submit(&ring);
+  if (done >= 0) {
+    __kernel_timespec wait{.tv_sec = kRingTryMaxSeconds, .tv_nsec = 0};
+    io_uring_cqe* cqe = nullptr;
+    done = io_uring_wait_cqe_timeout(&ring, &cqe, &wait);
+  }
+  io_uring_queue_exit(&ring);
+  return {done < 0 ? -done : 0, "using a ring"};
+}
+
+// '0': everybody may; nothing where the kernel does not know the switch.
+std::string DisabledBySysctl() {
+  const auto file =
+      PosixFileSystem().Open("/proc/sys/kernel/io_uring_disabled", OpenOptions::Read());
+  std::byte digit{'0'};
+  if (file.ok()) (*file)->PReadSome(0, {&digit, 1}).status().IgnoreError();
+  return {static_cast<char>(digit)};
+}
+
+std::string WayToARing(int error) {
+  if (const std::string off = DisabledBySysctl(); off != "0")
+    return "set the sysctl kernel.io_uring_disabled to 0; it is " + off;
+  if (error == ENOSYS) return "it came with Linux 5.1, and can be left out of a kernel";
+  if (error == ENOMEM) return "raise the limit of locked memory (ulimit -l)";
+  return "let the container's seccomp profile pass io_uring_setup, io_uring_enter and "
+         "io_uring_register";
+}
+
 }  // namespace
+
+Finding CheckUring() {
+  const auto [error, what] = TryRing();
+  const std::string name = "kernel: io_uring";
+  if (error == 0) return {name, FindingLevel::kOk, "large files go through it", ""};
+  return {name, FindingLevel::kWarn,
+          ErrnoStatus(error, what).message() +
+              "; large files are written and read by threads, which costs a little",
+          WayToARing(error)};
+}
 
 FileSystem& UringFileSystem() {
   static FileSystem& fs = UringAllowed() ? *static_cast<FileSystem*>(new Uring) : PosixFileSystem();

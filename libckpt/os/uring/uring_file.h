@@ -12,11 +12,16 @@
 #pragma once
 
 #include "libckpt/os/file.h"
+#include "libckpt/os/machine_check.h"
 
 namespace ckpt::os {
 
 // PosixFileSystem() where the kernel or a container's profile refuses io_uring: asked once, by
 // making a ring. Threads: safe. Never destroyed.
 FileSystem& UringFileSystem();
+
+// Whether a ring can be had and moves something, and if not, which error stands in the way and
+// where it comes from. A warning is as bad as it gets.
+Finding CheckUring();
 
 }  // namespace ckpt::os

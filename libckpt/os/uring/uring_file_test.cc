@@ -184,11 +184,11 @@ TEST_F(UringFileTest, AFileWithoutARingIsWrittenAllTheSame) {
 }
 
 // As the profiles of containers do it.
-bool RefuseIoUring() {
+bool RefuseIoUring(unsigned call = __NR_io_uring_setup, unsigned error = EPERM) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{std::size(filter), filter};
@@ -212,6 +212,30 @@ bool RefuseIoUring() {
 TEST_F(UringFileTest, WhereAProfileRefusesItFilesAreWrittenByThePool) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a fresh process: it asks only once
   EXPECT_EXIT(WriteWhereItIsRefused(dir_ + "/f"), ::testing::ExitedWithCode(0), "");
+}
+
+[[noreturn]] void CheckWhereItIsRefused(unsigned call, unsigned error) {
+  if (!RefuseIoUring(call, error)) ::_exit(3);
+  const Finding finding = CheckUring();
+  std::fprintf(stderr, "%s -> %s\n", finding.message.c_str(), finding.remedy.c_str());
+  ::_exit(finding.level == FindingLevel::kWarn ? 0 : 1);
+}
+
+TEST_F(UringFileTest, TheDoctorNamesWhatRefusesIt) {
+  const bool used = &UringFileSystem() != &PosixFileSystem();
+  const Finding here = CheckUring();
+  EXPECT_EQ(here.level, used ? FindingLevel::kOk : FindingLevel::kWarn) << here.message;
+  if (!used) GTEST_SKIP() << "no ring can be had here: " << here.message;
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto zero = ::testing::ExitedWithCode(0);
+  EXPECT_EXIT(CheckWhereItIsRefused(__NR_io_uring_setup, EPERM), zero,
+              "making a ring: .*\\(EPERM\\); .* -> let the container's seccomp profile");
+  EXPECT_EXIT(CheckWhereItIsRefused(__NR_io_uring_setup, ENOSYS), zero,
+              "making a ring: .*\\(ENOSYS\\); .* -> it came with Linux 5.1");
+  EXPECT_EXIT(CheckWhereItIsRefused(__NR_io_uring_setup, ENOMEM), zero,
+              "making a ring: .*\\(ENOMEM\\); .* -> raise the limit of locked memory");
+  EXPECT_EXIT(CheckWhereItIsRefused(__NR_io_uring_enter, EACCES), zero,
+              "using a ring: .*\\(EACCES\\)");
 }
 
 }  // namespace
