@@ -43,7 +43,8 @@ Result<Side> Open(const std::string& path) {
   CKPT_ASSIGN_OR_RETURN(side.target, OpenTarget(path));
   CKPT_ASSIGN_OR_RETURN(side.id, SelectCheckpoint(side.target, options));
   CKPT_ASSIGN_OR_RETURN(side.reader, engine::OpenCheckpoint(side.target.store.get(), side.id));
-  for (WholeTensor& tensor : WholeTensors(*side.reader)) {
+  CKPT_ASSIGN_OR_RETURN(std::vector<WholeTensor> tensors, WholeTensors(*side.reader));
+  for (WholeTensor& tensor : tensors) {
     side.tensors.emplace(tensor.name, std::move(tensor));
   }
   return side;

@@ -169,7 +169,12 @@ Status Export(const OfflineOptions& options, const std::string& to, uint64_t byt
   CKPT_ASSIGN_OR_RETURN(const auto reader, engine::OpenCheckpoint(target.store.get(), id));
   CKPT_ASSIGN_OR_RETURN(const bool taken, os::Exists(fs, to));
   if (taken) return AlreadyExists(to + " exists already: name a directory that is to be made");
-  const std::vector<OutFile> files = Distribute(WholeTensors(*reader), bytes_max);
+  CKPT_ASSIGN_OR_RETURN(const std::vector<WholeTensor> tensors, WholeTensors(*reader));
+  for (const WholeTensor& tensor : tensors) {
+    if (tensor.name == "__metadata__")
+      return FailedPrecondition("a tensor called '__metadata__' cannot be in a safetensors file");
+  }
+  const std::vector<OutFile> files = Distribute(tensors, bytes_max);
   // Under another name until it is whole.
   const std::string temporary = to + ".part";
   const InterruptNote note;
@@ -181,11 +186,9 @@ Status Export(const OfflineOptions& options, const std::string& to, uint64_t byt
     fs.RemoveTree(temporary).IgnoreError();
     return status.Annotate("exporting " + id.ToString());
   }
-  size_t tensors = 0;
   uint64_t bytes = 0;
   Json names = Json::array();
   for (const OutFile& file : files) {
-    tensors += file.tensors.size();
     bytes += file.bytes;
     names.push_back(file.name);
   }
@@ -193,12 +196,12 @@ Status Export(const OfflineOptions& options, const std::string& to, uint64_t byt
     out << Json{{"checkpoint", id.ToString()},
                 {"to", to},
                 {"files", names},
-                {"tensors", tensors},
+                {"tensors", tensors.size()},
                 {"bytes", bytes}}
                .dump(2)
         << "\n";
   } else {
-    out << id.ToString() << ": " << tensors << " tensors, " << FormatBytes(bytes) << ", in "
+    out << id.ToString() << ": " << tensors.size() << " tensors, " << FormatBytes(bytes) << ", in "
         << files.size() << (files.size() == 1 ? " file" : " files") << " in " << to << "\n";
   }
   return OkStatus();

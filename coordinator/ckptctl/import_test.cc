@@ -63,7 +63,7 @@ class ImportTest : public Tools {
     const AttemptId id = SelectCheckpoint(target, {}).value();
     const auto reader = engine::OpenCheckpoint(target.store.get(), id);
     ASSERT_TRUE(reader.ok()) << reader.status().ToString();
-    const std::vector<WholeTensor> tensors = WholeTensors(**reader);
+    const std::vector<WholeTensor> tensors = WholeTensors(**reader).value();
     ASSERT_EQ(tensors.size(), given.size());
     for (const WholeTensor& tensor : tensors) {
       const auto it = std::find_if(given.begin(), given.end(),

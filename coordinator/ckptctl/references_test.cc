@@ -154,6 +154,34 @@ TEST_F(References, OriginsInTheTrashAreFoundByEitherPath) {
   ExpectContents(root_ + "/a");
 }
 
+// Two tensors that an export would give one name: neither is left out without a word.
+TEST_F(Tools, NamesThatAnExportCannotTellApartAreRefused) {
+  const auto exported = [&](const std::string& job, gangs::TestRank rank) {
+    const auto store = storage::OpenFileStore(root_ + "/" + job);
+    const JobId id = store->OpenJob(JobId{}).value();
+    EXPECT_TRUE(store->ClaimEpoch(Epoch(1), {}, {}).ok());
+    std::vector<gangs::TestRank> ranks;
+    ranks.push_back(std::move(rank));
+    gangs::TestGang gang(std::move(ranks));
+    gang.MakeRegions(id);
+    EXPECT_CKPT_OK(gang.Save(store.get(), id, Id(1, 1)));
+    return Verb({"export", root_ + "/" + job, root_ + "/out"});
+  };
+  gangs::TestRank alike;
+  alike.tensors.emplace_back(gangs::Meta("w", DType::kU8, Placement::kPerRank, {3}), 0);
+  alike.tensors.emplace_back(gangs::Meta("w.rank0", DType::kU8, Placement::kReplicated, {3}), 0);
+  std::string said = exported("alike", std::move(alike));
+  EXPECT_EQ(code_, 1);
+  EXPECT_NE(said.find("tensor 'w.rank0' and that of a rank"), std::string::npos) << said;
+  gangs::TestRank reserved;
+  reserved.tensors.emplace_back(
+      gangs::Meta("__metadata__", DType::kU8, Placement::kReplicated, {3}), 0);
+  said = exported("reserved", std::move(reserved));
+  EXPECT_EQ(code_, 1);
+  EXPECT_NE(said.find("'__metadata__' cannot be in a safetensors file"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(root_ + "/out"));
+}
+
 #if defined(CKPT_FAULTS)
 // What is left of a copy that was killed looks like no checkpoint, and says so.
 TEST_F(References, ACopyThatIsKilledNeverLooksWhole) {

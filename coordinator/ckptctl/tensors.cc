@@ -16,15 +16,19 @@ const format::TensorMeta& Untied(const format::RankLayout& layout,
 
 }  // namespace
 
-std::vector<WholeTensor> WholeTensors(const engine::CheckpointReader& reader) {
+Result<std::vector<WholeTensor>> WholeTensors(const engine::CheckpointReader& reader) {
   std::map<std::string, WholeTensor> found;
   for (const format::RankLayout& layout : reader.layouts()) {
     for (const format::TensorMeta& tensor : layout.tensors) {
       const bool own = tensor.placement == format::Placement::kPerRank;
       const std::string name =
           tensor.name + (own ? ".rank" + std::to_string(layout.rank.value()) : "");
-      if (found.contains(name)) continue;
-      WholeTensor whole{name, Untied(layout, tensor), layout.rank};
+      if (const auto other = found.find(name); other != found.end()) {
+        if (!own && !other->second.own) continue;
+        return FailedPrecondition("tensor '" + name + "' and that of a rank, which is called '" +
+                                  tensor.name + "', would have one name; rename one of them");
+      }
+      WholeTensor whole{name, Untied(layout, tensor), layout.rank, own};
       whole.meta.tied_to.clear();
       if (!own) {
         whole.meta.local = {std::vector<uint64_t>(whole.meta.global_shape.size(), 0),

@@ -14,11 +14,13 @@ struct WholeTensor {
   std::string name;
   format::TensorMeta meta;  // as it is loaded: `local` is all of it, and it is tied to nothing
   Rank rank;                // as which it is loaded
+  bool own = false;         // of that rank alone
   uint64_t bytes() const { return meta.LocalBytes(); }
 };
 
-// Sorted by name.
-std::vector<WholeTensor> WholeTensors(const engine::CheckpointReader& reader);
+// Sorted by name. Errors: kFailedPrecondition if two would have one ("w" of rank 0 and "w.rank0"):
+// nothing is left out without a word.
+Result<std::vector<WholeTensor>> WholeTensors(const engine::CheckpointReader& reader);
 
 // Every byte is verified. `progress` gets bytes of its chunks, from any thread. Errors: as
 // engine::CheckpointReader::Load.

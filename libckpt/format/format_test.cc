@@ -303,6 +303,24 @@ TEST(Records, AnotherKindOrANewerFormatIsNotTaken) {
   EXPECT_EQ(JobFile::Decode(SignDocument(newer)).status().code(), Code::kFailedPrecondition);
 }
 
+// L63.
+TEST(Records, ACommitWithoutADigestCommitsNothing) {
+  const CommitFile commit{
+      JobId{{1}}, {Epoch(1), Step(1), Attempt(1)}, DigestOf(AsBytes("m")), Epoch(1), ""};
+  const std::string text = commit.Encode();
+  ASSERT_TRUE(CommitFile::Decode(text).ok());
+  const auto cut = [&](const std::string& key, bool sign) {
+    std::string changed = text;
+    const size_t own = changed.find("\"digest\":\"") + 10;
+    if (sign) changed.erase(own, 32);
+    const size_t at = changed.find("\"" + key + "\":\"");
+    changed.erase(at, changed.find("\"", at + key.size() + 4) + 2 - at);  // with its comma
+    return sign ? SignDocument(changed) : changed;
+  };
+  EXPECT_EQ(CommitFile::Decode(cut("digest", false)).status().code(), Code::kDataLoss);
+  EXPECT_EQ(CommitFile::Decode(cut("manifest_digest", true)).status().code(), Code::kDataLoss);
+}
+
 TEST(Records, UnknownKeysAreIgnoredAndEpochListsAreSorted) {
   const std::string text = SignDocument(R"({"digest":"","format":1,"future":{"z":1.5},"job":")" +
                                         JobId{{9}}.ToString() + R"(","kind":"JOB"})");

@@ -57,6 +57,29 @@ TEST(ManifestTest, EveryTruncationAndEveryChangedByteIsSeen) {
   }
 }
 
+// L63: a checksum that is not there is damage, not a reason to do without.
+TEST(ManifestTest, AMissingDigestIsDamageWhereverItBelongs) {
+  const std::string text = *WithFiles().Encode();
+  const size_t own = text.find("\"digest\":\"");
+  const std::string digest = text.substr(own, 11 + 32 + 1);  // with its comma
+  std::string without = text;
+  Replace(&without, digest, "");
+  std::string empty = text;
+  Replace(&empty, digest, "\"digest\":\"\",");
+  std::string zero = text;
+  Replace(&zero, digest, "\"digest\":\"" + std::string(32, '0') + "\",");
+  std::string null = text;
+  Replace(&null, digest, "\"digest\":null,");
+  for (const std::string& bad : {without, empty, zero, null})
+    EXPECT_EQ(Manifest::Decode(bad).status().code(), Code::kDataLoss) << bad.substr(0, 200);
+  // Of an index, below a good digest of the whole.
+  const size_t at = text.find(",\"index_digest\":\"");
+  const std::string of_index = text.substr(at, 18 + 32 + 1);
+  for (const char* instead : {"", ",\"index_digest\":\"\"", ",\"index_digest\":null"})
+    EXPECT_EQ(Manifest::Decode(Changed(text, of_index, instead)).status().code(), Code::kDataLoss)
+        << instead;
+}
+
 TEST(ManifestTest, SizeOfALargeIrregularGang) {
   Manifest manifest;
   manifest.id = {Epoch(1), Step(1), Attempt(1)};

@@ -181,6 +181,27 @@ TEST(FileStore, FilesHaveTheUsersMode) {
   }
 }
 
+// A directory that a group shares: what is made in it is the group's too.
+TEST(FileStore, TheParentsGroupIsKept) {
+  if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can give a directory to a group";
+  constexpr gid_t kGroup = 12345;
+  FastFileWorld world;
+  const std::string shared = world.path() + "/shared";
+  ASSERT_OK(os::PosixFileSystem().MakeDirs(shared));
+  ASSERT_EQ(::chown(shared.c_str(), 0, kGroup), 0);
+  ASSERT_EQ(::chmod(shared.c_str(), 02775), 0);
+  auto store = storage::OpenFileStore(shared + "/job");
+  ASSERT_OK(Claim(*store).status());
+  ASSERT_OK(Save(*store, Id(1, 10)));
+  for (const char* key : {"", "/JOB", "/EPOCH.1", "/EPOCH.1.claim", "/s10.e1.a1",
+                          "/s10.e1.a1/MANIFEST", "/s10.e1.a1/COMMIT", "/s10.e1.a1/data"}) {
+    struct stat found {};
+    ASSERT_EQ(::stat((shared + "/job" + key).c_str(), &found), 0) << key;
+    EXPECT_EQ(found.st_gid, kGroup) << key;
+    if (S_ISDIR(found.st_mode)) EXPECT_NE(found.st_mode & S_ISGID, 0u) << key;
+  }
+}
+
 // A file system without hard links: an exclusive rename does it.
 TEST(FileStore, WithoutHardLinksAnExclusiveRenameNamesTheRecord) {
   class NoLinks : public RecordingFs {
