@@ -3,7 +3,8 @@
 
 - files stay under FILE_LINES_MAX, functions under FUNCTION_LINES_MAX lines (but for those counted in the ratchet);
 - calls that need a wrapper stay where the wrapper is;
-- every *_test.cc is in a folder that CMake reads; nothing that a user must not see is in the text.
+- every *_test.cc is in a folder that CMake reads; nothing that a user must not see is in the text;
+- each test that docs/guarantees.md names is there: a promise whose test was renamed is held by nothing.
 """
 import pathlib
 import re
@@ -44,8 +45,29 @@ def long_functions(lines):
             start = None
 
 
+def missing_tests(page, sources):
+    """Names in `page` that no source has: Suite.Case of GoogleTest (a '*' or '…' ends it), file.py::test of pytest."""
+    cases, functions = set(), set()
+    for path, text in sources:
+        if path.suffix == ".py":
+            functions |= {(path.name, name) for name in re.findall(r"^\s*def (test_\w+)", text, re.M)}
+        else:
+            cases |= {f"{suite}.{case}" for suite, case in
+                      re.findall(r"TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", text)}
+    for word in sorted(set(re.findall(r"`([^`]*)`", page))):
+        if match := re.fullmatch(r"(?:\w+/)*(\w+\.py)?::(test_\w+)(\[\w+\])?([*…]\w*)?", word):
+            file, name, _, more = match.groups()
+            if not any((file is None or file == f) and (n == name or (more and n.startswith(name))) for f, n in functions):
+                yield word
+        elif match := re.fullmatch(r"(?:(?:Of|All|Bugs)/)?([A-Z][A-Za-z0-9]+\.)([A-Z]\w*)?([*…]\w*|/\w+)?", word):
+            suite, case, more = match[1], match[2] or "", match[3] or ""
+            if word != "Suite.Case" and not any(c == suite + case or (more[:1] in ("*", "…") and c.startswith(suite + case))
+                                                for c in cases):
+                yield word
+
+
 def main():
-    problems, long_files, long_bodies = [], [], []
+    problems, long_files, long_bodies, tests = [], [], [], []
     for path in tracked():
         rel = path.relative_to(ROOT).as_posix()
         if path.suffix not in (".cc", ".h", ".hpp", ".py", ".md", ".txt", ".cmake", ".json", ".yaml", "") or path.stat().st_size > 1 << 20:
@@ -53,6 +75,8 @@ def main():
         text = path.read_text(errors="replace")
         if rel != "tools/tidy_check.py" and (hit := WORDS.search(text)):
             problems.append(f"{rel}: holds '{hit.group(0).strip()}', which means nothing to a user")
+        if path.suffix in (".cc", ".h", ".py"):
+            tests.append((path, text))
         if path.suffix not in (".cc", ".h", ".hpp"):
             continue
         lines = text.splitlines()
@@ -70,6 +94,8 @@ def main():
         problems += [f"too long a file (max {FILE_LINES_MAX}): {f}" for f in long_files]
     if len(long_bodies) > LONG_FUNCTIONS_ALLOWED:
         problems += [f"too long a function (max {FUNCTION_LINES_MAX}): {f}" for f in long_bodies]
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    problems += [f"docs/guarantees.md: there is no test '{name}'" for name in missing_tests(page, tests)]
     print("\n".join(problems) if problems else "tidy: clean")
     return 1 if problems else 0
 
