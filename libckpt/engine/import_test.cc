@@ -98,6 +98,30 @@ TEST_F(Import, WhateverLiesInWhateverOrderComesBack) {
   EXPECT_TRUE(loaded == content);
 }
 
+TEST_F(Import, AnyRankOfAnyWorldLoadsItWholeOrItsPart) {
+  std::string bytes(7 * 1000, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 251);
+  ASSERT_CKPT_OK(Run({{"w", DType::kU8, {7, 1000}, File(bytes), 0}}));
+  auto reader = OpenCheckpoint(store_.store.get(), store_.Id(2));
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  constexpr uint32_t kWorld = 3;
+  for (uint32_t r = 0; r < kWorld; ++r) {
+    LiveTensor target;
+    target.meta =
+        testing::Shard("w", DType::kU8, {7, 1000}, testing::Part({7, 1000}, 0, r, kWorld));
+    const uint64_t begin = target.meta.local.offset[0] * 1000;
+    std::string part(target.meta.LocalBytes(), '?');
+    target.data = part.data();
+    ASSERT_CKPT_OK((*reader)->Load(Rank(r), {target}, {.world = kWorld}));
+    EXPECT_TRUE(part == bytes.substr(begin, part.size())) << "rank " << r;
+    target.meta = testing::Meta("w", DType::kU8, format::Placement::kReplicated, {7, 1000});
+    std::string whole(bytes.size(), '?');
+    target.data = whole.data();
+    ASSERT_CKPT_OK((*reader)->Load(Rank(r), {target}, {.world = kWorld}));
+    EXPECT_TRUE(whole == bytes) << "rank " << r;
+  }
+}
+
 TEST_F(Import, NothingIsCommittedIfItFails) {
   const storage::FileReader* const file = File(std::string(3'000'000, 'x'));
   const ForeignTensor whole{"w", DType::kU8, {3'000'000}, file, 0};
