@@ -66,7 +66,7 @@ Json MetadataOf(const engine::CheckpointReader& reader) {
   }
   Json metadata{{"format", "pt"}};
   for (const auto& [key, texts] : said) {
-    if (texts.size() == 1 && key != "ckpt") metadata[key] = *texts.begin();
+    if (texts.size() == 1 && key != "ckpt" && key != kDTypesKey) metadata[key] = *texts.begin();
   }
   return metadata;
 }
@@ -75,6 +75,12 @@ Json MetadataOf(const engine::CheckpointReader& reader) {
 std::string Header(const OutFile& file, const Json& metadata) {
   Json json;
   json["__metadata__"] = metadata;
+  Json contained = Json::object();
+  for (const WholeTensor& tensor : file.tensors) {
+    const std::string_view dtype = format::DTypeName(tensor.meta.dtype);
+    if (dtype != format::ContainerDType(tensor.meta.dtype)) contained[tensor.name] = dtype;
+  }
+  if (!contained.empty()) json["__metadata__"][kDTypesKey] = contained.dump();
   uint64_t at = 0;
   for (const WholeTensor& tensor : file.tensors) {
     const format::TensorMeta& meta = tensor.meta;

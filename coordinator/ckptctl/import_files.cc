@@ -162,6 +162,7 @@ class Opener {
     std::string json(header - 8, '\0');
     CKPT_RETURN_IF_ERROR(file.reader->Read(8, std::as_writable_bytes(std::span(json))));
     CKPT_ASSIGN_OR_RETURN(file.header, ParseSafetensorsHeader(path, json, size));
+    CKPT_RETURN_IF_ERROR(ApplyTrueDTypes(path, &file.header));
     KeepFileMetadata(name, file.header.metadata);
     source_.files.push_back(std::move(file));
     return &source_.files.back();

@@ -154,6 +154,28 @@ TEST_F(References, OriginsInTheTrashAreFoundByEitherPath) {
   ExpectContents(root_ + "/a");
 }
 
+TEST_F(Tools, EveryDTypeThatWeHaveComesBackFromAnExport) {
+  std::vector<gangs::TestRank> ranks(1);
+  for (uint8_t number = 1; number <= static_cast<uint8_t>(DType::kF4x2); ++number) {
+    const auto dtype = static_cast<DType>(number);
+    const std::string name(format::DTypeName(dtype));
+    ranks[0].tensors.emplace_back(gangs::Meta(name, dtype, Placement::kReplicated, {3, 5}), 0);
+    ranks[0].tensors.emplace_back(gangs::Meta("0" + name, dtype, Placement::kReplicated, {}), 0);
+    ranks[0].tensors.emplace_back(gangs::Meta("e" + name, dtype, Placement::kReplicated, {0}), 0);
+  }
+  gangs::TestGang gang(std::move(ranks));
+  gang.MakeRegions(job_);
+  gang.Fill(1);
+  ASSERT_CKPT_OK(gang.Save(store_.get(), job_, Id(1, 1)));
+  Verb({"export", path_, root_ + "/out", "--file-size", "300"});
+  ASSERT_EQ(code_, 0);
+  Verb({"import", root_ + "/out", root_ + "/back"});
+  ASSERT_EQ(code_, 0);
+  const std::string said = Verb({"diff", path_, root_ + "/back"});
+  EXPECT_EQ(code_, 0) << said;
+  EXPECT_NE(said.find("54 tensors are the same, 0 differences"), std::string::npos) << said;
+}
+
 // Two tensors that an export would give one name: neither is left out without a word.
 TEST_F(Tools, NamesThatAnExportCannotTellApartAreRefused) {
   const auto exported = [&](const std::string& job, gangs::TestRank rank) {

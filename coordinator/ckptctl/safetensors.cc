@@ -8,6 +8,7 @@
 
 #include "libckpt/base/bytes.h"
 #include "libckpt/base/limits.h"
+#include "libckpt/format/shard.h"
 
 namespace ckpt::ckptctl {
 namespace {
@@ -218,6 +219,36 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(const std::string& file, std::s
   }
   CKPT_RETURN_IF_ERROR(CheckCover(&header.tensors, 8 + json.size(), file_bytes).Annotate(file));
   return header;
+}
+
+Status ApplyTrueDTypes(const std::string& file, SafetensorsHeader* header) {
+  const auto told = std::find_if(header->metadata.begin(), header->metadata.end(),
+                                 [](const auto& entry) { return entry.first == kDTypesKey; });
+  if (told == header->metadata.end()) return OkStatus();
+  const auto dtypes = nlohmann::json::parse(told->second, nullptr, /*allow_exceptions=*/false);
+  if (!dtypes.is_object()) return DataLoss(file + ": header: " + kDTypesKey + " is no JSON object");
+  size_t applied = 0;
+  for (SafetensorsEntry& tensor : header->tensors) {
+    const auto it = dtypes.find(tensor.name);
+    if (it == dtypes.end()) continue;
+    const auto dtype =
+        it->is_string() ? format::ParseDType(it->get<std::string>()) : InvalidArgument("no name");
+    format::ShardTensor is{tensor.name, dtype.ok() ? *dtype : tensor.dtype};
+    is.box.shape = tensor.shape;
+    const bool last = dtype.ok() && format::ContainerShape(is).size() > tensor.shape.size();
+    if (last && !is.box.shape.empty()) is.box.shape.pop_back();
+    if (!dtype.ok() || format::ContainerDType(*dtype) != format::DTypeName(tensor.dtype) ||
+        format::ContainerShape(is) != tensor.shape)
+      return DataLoss(file + ": header: " + Quoted(tensor.name) + ": " + kDTypesKey +
+                      " says another dtype than it can be");
+    tensor.dtype = *dtype;
+    tensor.shape = is.box.shape;
+    ++applied;
+  }
+  if (applied != dtypes.size())
+    return DataLoss(file + ": header: " + kDTypesKey + " names a tensor that is not there");
+  header->metadata.erase(told);
+  return OkStatus();
 }
 
 }  // namespace ckpt::ckptctl

@@ -16,6 +16,10 @@
 
 namespace ckpt::ckptctl {
 
+// In the metadata of what `export` writes: as JSON, the true dtypes by name of tensors that are in
+// a container, since not every reader of safetensors knows theirs (complex ones, 4-bit floats).
+inline constexpr char kDTypesKey[] = "ckpt.dtypes";
+
 struct SafetensorsEntry {
   std::string name;
   format::DType dtype = format::DType::kU8;
@@ -37,5 +41,8 @@ Result<uint64_t> SafetensorsHeaderBytes(const std::string& file, std::string_vie
 // one of our own shards.
 Result<SafetensorsHeader> ParseSafetensorsHeader(const std::string& file, std::string_view json,
                                                  uint64_t file_bytes);
+// Gives tensors the dtypes that kDTypesKey tells, and takes it out of the metadata. kDataLoss
+// naming the tensor if it is not in the container of that dtype.
+Status ApplyTrueDTypes(const std::string& file, SafetensorsHeader* header);
 
 }  // namespace ckpt::ckptctl

@@ -14,11 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json = input.substr(8);
   if (AddOverflows(in.Get<uint64_t>(), 8 + json.size(), &file_bytes)) return 0;
   SafetensorsHeaderBytes("x", input.substr(0, 8), input.size()).status().IgnoreError();
-  const auto header = ParseSafetensorsHeader("x", json, file_bytes);
+  auto header = ParseSafetensorsHeader("x", json, file_bytes);
   if (!header.ok()) {
     FUZZ_CHECK(header.status().message().starts_with("x"));
     return 0;
   }
+  ApplyTrueDTypes("x", &*header).IgnoreError();
   uint64_t at = 8 + json.size();
   for (const SafetensorsEntry& entry : header->tensors) {
     FUZZ_CHECK(entry.begin == at && entry.end >= entry.begin);

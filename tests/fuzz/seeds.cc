@@ -236,6 +236,8 @@ void Safetensors(const std::filesystem::path& root) {
   put(12,
       R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},)"
       R"("v":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}  )");
+  put(8, R"({"__metadata__":{"ckpt.dtypes":"{\"z\":\"C64\"}"},)"
+         R"("z":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})");
   put(3, R"({"four":{"dtype":"F4","shape":[3,2],"data_offsets":[0,3]},)"
          R"("none":{"dtype":"I64","shape":[0],"data_offsets":[3,3]}})");
 }
