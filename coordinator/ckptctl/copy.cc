@@ -14,8 +14,7 @@
 namespace ckpt::ckptctl {
 namespace {
 
-// What a copy that failed has begun is no checkpoint (it has no COMMIT) and is removed again; it
-// was made here, so it is ours to remove.
+// What a copy that failed has begun is no checkpoint: it has no COMMIT.
 Status CopyTo(Target& source, const AttemptId& id, const std::string& to, WorkProgress* progress) {
   auto store = storage::NewCheckpointDirectory(os::UringFileSystem(), to, source.job);
   engine::CopyOptions options;
@@ -37,12 +36,7 @@ Status Copy(const OfflineOptions& options, const std::string& to, std::ostream& 
   WorkProgress progress("copied");
   Status status = CopyTo(source, id, to, &progress);
   progress.Clear();
-  if (!status.ok()) {
-    const Status removed = os::PosixFileSystem().RemoveTree(to);
-    return status.Annotate(
-        "copying " + id.ToString() + " to " + to +
-        (removed.ok() ? " (nothing is left there)" : " (remove what is left there)"));
-  }
+  if (!status.ok()) return LeaveNothing(std::move(status), to).Annotate("copying " + id.ToString());
   if (options.json) {
     const nlohmann::ordered_json json{
         {"from", options.path}, {"checkpoint", id.ToString()}, {"to", to}};

@@ -184,7 +184,8 @@ Status Export(const OfflineOptions& options, const std::string& to, uint64_t byt
   // Under another name until it is whole.
   const std::string temporary = to + ".part";
   const InterruptNote note;
-  CKPT_RETURN_IF_ERROR(fs.MakeDir(temporary).Annotate("making " + temporary));
+  CKPT_RETURN_IF_ERROR(fs.MakeDir(temporary).Annotate(
+      "making " + temporary + " (if it is left of an export that was killed, remove it)"));
   Status status = WriteAll(reader.get(), files, temporary);
   if (status.ok()) status = fs.RenameNoReplace(temporary, to);
   if (status.ok()) status = fs.SyncDir(os::ParentOf(to));

@@ -42,19 +42,13 @@ Status VerifyIt(const std::string& to) {
   return DataLoss("what was written is not what is read: " + report->damage[0].ToString());
 }
 
-// What was begun is removed if it does not end well: it was made here.
 Status WriteAndVerify(const ImportSource& source, const JobId& job, const std::string& to) {
-  os::FileSystem& fs = os::PosixFileSystem();
-  CKPT_ASSIGN_OR_RETURN(const bool taken, os::Exists(fs, to));
+  CKPT_ASSIGN_OR_RETURN(const bool taken, os::Exists(os::PosixFileSystem(), to));
   if (taken) return AlreadyExists(to + " exists already: name a directory that is to be made");
   const InterruptNote note;
   Status status = WriteTo(source, job, to);
   if (status.ok()) status = VerifyIt(to);
-  if (status.ok()) return status;
-  const Status removed = fs.RemoveTree(to);
-  return status.Annotate(
-      "importing to " + to +
-      (removed.ok() ? " (nothing is left there)" : " (remove what is left there)"));
+  return status.ok() ? status : LeaveNothing(std::move(status), to);
 }
 
 Status Import(std::vector<std::string> paths, bool json, std::ostream& out) {

@@ -128,6 +128,14 @@ uint64_t LogicalBytes(const format::Manifest& manifest) {
   return bytes;
 }
 
+Status LeaveNothing(Status failed, const std::string& to) {
+  if (failed.code() == Code::kAlreadyExists) return failed.Annotate("making " + to);
+  const Status removed = os::PosixFileSystem().RemoveTree(to);
+  return failed.Annotate(
+      "making " + to +
+      (removed.ok() ? " (nothing is left there)" : " (remove what is left there)"));
+}
+
 void PrintTable(const std::vector<std::vector<std::string>>& rows, std::ostream& out) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

@@ -58,6 +58,10 @@ Result<format::Manifest> ReadManifestOf(storage::Store& store, const AttemptId& 
 // Bytes of all tensors, each once: replicated and tied ones are no more than one.
 uint64_t LogicalBytes(const format::Manifest& manifest);
 
+// After a failure to make `to`: removes what was begun there and says so. What was there already,
+// or came there meanwhile, is somebody else's and stays: then the failure is kAlreadyExists.
+Status LeaveNothing(Status failed, const std::string& to);
+
 // Columns aligned, two spaces between; the last is not padded.
 void PrintTable(const std::vector<std::vector<std::string>>& rows, std::ostream& out);
 

@@ -205,6 +205,31 @@ TEST_F(Tools, NamesThatAnExportCannotTellApartAreRefused) {
 }
 
 #if defined(CKPT_FAULTS)
+// Two that make the same directory at once: whoever comes second leaves the other's alone.
+TEST_F(References, WhatSomebodyElseMakesMeanwhileIsNotRemoved) {
+  Verb({"export", path_, root_ + "/out"});
+  ASSERT_EQ(code_, 0);
+  struct Case {
+    const char* point;
+    std::vector<std::string> words;
+  };
+  const std::string to = root_ + "/to";
+  for (const Case& c : std::vector<Case>{{"engine.open.manifest", {"cp", path_, to}},
+                                         {"engine.import.begin", {"import", root_ + "/out", to}}}) {
+    SCOPED_TRACE(c.words[0]);
+    FaultHook hook(c.point, [&] {
+      fs::create_directory(to);
+      std::ofstream(to + "/shard-00000.safetensors") << "of another one";
+    });
+    const std::string said = Verb(c.words);
+    EXPECT_TRUE(hook.fired());
+    EXPECT_EQ(code_, 1) << said;
+    EXPECT_NE(said.find("DIR/to: File exists"), std::string::npos) << said;
+    EXPECT_EQ(Slurp(to + "/shard-00000.safetensors"), "of another one") << said;
+    fs::remove_all(to);
+  }
+}
+
 // What is left of a copy that was killed looks like no checkpoint, and says so.
 TEST_F(References, ACopyThatIsKilledNeverLooksWhole) {
   for (const char* point : {"store.file.write", "store.file.before_sync", "engine.copy.commit",

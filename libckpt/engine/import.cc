@@ -35,6 +35,7 @@ class Importer {
     format::RankLayout rank_layout{kOnlyRank, {}};
     for (const ForeignTensor& tensor : tensors_) rank_layout.tensors.push_back(MetaOf(tensor));
     CKPT_RETURN_IF_ERROR(LayOut(rank_layout));
+    CKPT_FAULT("engine.import.begin");
     CKPT_RETURN_IF_ERROR(to_->BeginAttempt(id));
     ShardReport report;
     report.rank = kOnlyRank;
