@@ -58,7 +58,8 @@ Kind KindOf(const std::string& name) {
       {"job", Kind::kJobs},        {"--job", Kind::kJobs},    {"--from", Kind::kNodes},
       {"--to", Kind::kNodes},      {"--nodes", Kind::kNodes}, {"--store", Kind::kFiles},
       {"--workdir", Kind::kFiles}, {"file", Kind::kFiles},    {"PATH", Kind::kFiles},
-      {"--output", Kind::kWords},  {"--class", Kind::kWords}, {"shell", Kind::kWords}};
+      {"OTHER", Kind::kFiles},     {"TO", Kind::kFiles},      {"--output", Kind::kWords},
+      {"--class", Kind::kWords},   {"shell", Kind::kWords}};
   const auto it = kinds.find(name);
   return it == kinds.end() ? Kind::kNothing : it->second;
 }
@@ -139,7 +140,8 @@ std::string LongName(const CLI::Option* option) {
 
 const CLI::Option* Positional(const CLI::App& verb, size_t index) {
   for (const CLI::Option* option : verb.get_options()) {
-    if (option->get_positional() && index-- == 0) return option;
+    const bool several = option->get_items_expected_max() >= CLI::detail::expected_max_vector_size;
+    if (option->get_positional() && (several || index-- == 0)) return option;
   }
   return nullptr;
 }

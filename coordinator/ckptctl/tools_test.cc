@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "coordinator/ckptctl/compare.h"
+#include "coordinator/ckptctl/completion.h"
 #include "coordinator/ckptctl/tools_world.h"
 
 namespace ckpt::ckptctl {
@@ -175,6 +176,25 @@ TEST_F(Tools, OnATerminalABarSaysHowFarTheyAreAndNowhereElse) {
     EXPECT_EQ(code_, 0);
     EXPECT_EQ(said.find_first_of("\x1b#"), std::string::npos) << said;
   }
+}
+
+TEST(CompletionTest, EveryPathOfAVerbIsCompleted) {
+  CLI::App app("", "ckptctl");
+  Globals globals;
+  ckptctl::Run run;
+  RegisterOfflineVerbs(app, globals, &run);
+  const auto completed = [&](std::vector<std::string> words) {
+    std::ostringstream out;
+    words.emplace_back();
+    Complete(app, globals, words, out);
+    return out.str().substr(0, 6);
+  };
+  for (const char* verb : {"ls", "cp", "diff", "export", "import"})
+    EXPECT_EQ(completed({verb}), ":files") << verb;
+  for (const char* verb : {"cp", "diff", "export", "import"})
+    EXPECT_EQ(completed({verb, "a"}), ":files") << verb;
+  EXPECT_EQ(completed({"import", "a", "b", "c"}), ":files");
+  EXPECT_EQ(completed({"cp", "a", "b"}), "") << "there is no third";
 }
 
 template <typename T>
