@@ -57,8 +57,9 @@ class References : public Tools {
     ASSERT_CKPT_OK(gang_.Save(store_.get(), job_, Id(1, step), false, options));
   }
   void ExpectContents(const std::string& path) {
-    const Target target = std::move(OpenTarget(path)).value();
-    const auto reader = engine::OpenCheckpoint(target.store.get(), Id(1, 300));
+    const Result<Target> target = OpenTarget(path);
+    ASSERT_TRUE(target.ok()) << target.status().ToString();
+    const auto reader = engine::OpenCheckpoint(target->store.get(), Id(1, 300));
     ASSERT_TRUE(reader.ok()) << reader.status().ToString();
     gangs::TestGang loaded(Ranks());
     loaded.Clear();
