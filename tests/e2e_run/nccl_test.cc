@@ -23,6 +23,18 @@ class Nccl : public ::testing::Test {
     EXPECT_EQ(again.Wait(), 0) << again.Output();
     ExpectSameTrajectory(job_, ranks, {"200", "5", "4096"});
   }
+  // A SIGTERM once the last of `ranks` has come some way.
+  void ExpectStops(RunProcess* run, int ranks, int code) {
+    ASSERT_TRUE(job_.WaitForStep(ranks - 1, 20)) << run->Output();
+    run->Signal(SIGTERM);
+    EXPECT_EQ(run->Wait(), code) << run->Output();
+  }
+  // The gang of two has ended at the copy of its stop, and nothing is lost.
+  void ExpectCopyStands(const RunProcess& run) {
+    EXPECT_SAID(run, "stands");
+    EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
+    ExpectComplete(2);
+  }
 
   Job job_;
 };
@@ -32,9 +44,7 @@ TEST_F(Nccl, SuspendedAndResumedWithTwoToEightRanks) {
     SCOPED_TRACE(ranks);
     job_.Reset();
     RunProcess run = job_.Start({"--ranks", std::to_string(ranks)}, kNccl);
-    ASSERT_TRUE(job_.WaitForStep(ranks - 1, 20)) << run.Output();
-    run.Signal(SIGTERM);
-    EXPECT_EQ(run.Wait(), 75) << run.Output();
+    ExpectStops(&run, ranks, 75);
     EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
     EXPECT_EQ(run.Output().find("aborted instead"), std::string::npos) << run.Output();
     ExpectComplete(ranks);
@@ -57,9 +67,7 @@ TEST_F(Nccl, ARankThatIsKilledTakesNoOtherWithItForEver) {
 TEST_F(Nccl, AStopThatIsTakenBackBuildsThemAgainAndTheNextTryStops) {
   job_.SetEnv("CKPT_FAULT_AT", "store.draining.after_mark=fail");
   RunProcess run = job_.Start({"--ranks", "3"}, kNccl);
-  ASSERT_TRUE(job_.WaitForStep(2, 20)) << run.Output();
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  ExpectStops(&run, 3, 75);
   EXPECT_SAID(run, "this try to stop failed");
   ExpectComplete(3);
 }
@@ -68,13 +76,9 @@ TEST_F(Nccl, ARebuildThatFailsEndsTheGangAtTheCopyOfThatStop) {
   job_.SetEnv("CKPT_FAULT_AT", "store.draining.after_mark=fail");
   job_.SetEnv("CKPT_FAKENCCL_FAIL", "ncclCommInitRankConfig:2:2");
   RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
-  ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  ExpectStops(&run, 2, 1);
   EXPECT_SAID(run, "ncclCommInitRankConfig");
-  EXPECT_SAID(run, "stands");
-  EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
-  ExpectComplete(2);
+  ExpectCopyStands(run);
 }
 
 // It is in the reports before anybody asks for a stop. One that comes all the same loses nothing:
@@ -89,21 +93,16 @@ TEST_F(Nccl, AGraphThatHoldsTheWorldIsReportedAndAtAStopTheCopyStands) {
   EXPECT_SAID(run,
               R"({"check":"graphs","verdict":"no","reason":"rank 1: communicator 'world': cap)");
   EXPECT_SAID(run, R"({"check":"mig","verdict":"yes","reason":"a whole GPU"})");
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.Wait(), 1) << run.Output();
+  ExpectStops(&run, 2, 1);
   EXPECT_SAID(run, "captured graph 'the step' holds it");
-  EXPECT_SAID(run, "stands");
-  EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
-  ExpectComplete(2);
+  ExpectCopyStands(run);
 }
 
 TEST_F(Nccl, AGraphThatIsGoneByThenKeepsNothing) {
   std::vector<std::string> arguments = kNccl;
   arguments.insert(arguments.end(), {"--graph", "10"});
   RunProcess run = job_.Start({"--ranks", "2"}, arguments);
-  ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.Wait(), 75) << run.Output();
+  ExpectStops(&run, 2, 75);
   ExpectComplete(2);
 }
 
@@ -127,9 +126,7 @@ TEST_F(Nccl, AFinalizeThatFailsIsAbortedAndTheSuspendGoesThrough) {
     job_.Reset();
     job_.SetEnv("CKPT_FAKENCCL_FAIL", how);
     RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
-    ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
-    run.Signal(SIGTERM);
-    EXPECT_EQ(run.Wait(), 75) << run.Output();
+    ExpectStops(&run, 2, 75);
     EXPECT_SAID(run, "aborted instead");
     ExpectComplete(2);
   }
@@ -142,14 +139,10 @@ TEST_F(Nccl, ADestroyThatFailsOrHangsEndsTheGangAtTheCopyOfThatStop) {
     job_.Reset();
     job_.SetEnv("CKPT_FAKENCCL_FAIL", how);
     RunProcess run = job_.Start({"--ranks", "2"}, kNccl);
-    ASSERT_TRUE(job_.WaitForStep(1, 20)) << run.Output();
-    run.Signal(SIGTERM);
-    EXPECT_EQ(run.Wait(), 1) << run.Output();
+    ExpectStops(&run, 2, 1);
     EXPECT_SAID(run, "communicator 'parity': ncclCommDestroy");
     EXPECT_SAID(run, "lost: 0 steps");
-    EXPECT_SAID(run, "stands");
-    EXPECT_EQ(job_.Durable().size(), 1u) << run.Output();
-    ExpectComplete(2);
+    ExpectCopyStands(run);
   }
 }
 

@@ -8,36 +8,15 @@
 #if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
 #include <nccl.h>
 
-#include <type_traits>
+#include "libckpt/testing/header_twin.h"
+
+CKPT_TWIN_STRUCT(ncclUniqueId, ckpt::comm::nccl::UniqueId)
+CKPT_TWIN_STRUCT(ncclConfig_t, ckpt::comm::nccl::Config)
 
 namespace ckpt::comm::nccl {
 namespace {
 
-// Enums of theirs are ints of ours, and their structs ours; anything else is the same type.
-template <typename Theirs>
-struct Plain {
-  using Type = std::conditional_t<std::is_enum_v<Theirs>, int, Theirs>;
-};
-template <>
-struct Plain<ncclUniqueId> {
-  using Type = UniqueId;
-};
-template <>
-struct Plain<ncclConfig_t> {
-  using Type = Config;
-};
-template <typename T>
-struct Plain<T*> {
-  using Type = typename Plain<T>::Type*;
-};
-template <typename T>
-struct Plain<const T> {
-  using Type = const typename Plain<T>::Type;
-};
-template <typename R, typename... P>
-struct Plain<R(P...)> {
-  using Type = typename Plain<R>::Type(typename Plain<P>::Type...);
-};
+using testing::Plain;
 
 #define CKPT_SAME_CALL(name, result, parameters) \
   static_assert(std::is_same_v<Plain<decltype(::name)>::Type, result parameters>, #name);
@@ -64,8 +43,6 @@ static_assert(NCCL_API_MAGIC == kMagic);
 static_assert(NCCL_CONFIG_UNDEF_INT == kUndefined);
 static_assert(NCCL_SPLIT_NOCOLOR == kSplitNoColor);
 
-#define CKPT_SAME_NUMBER(ours, theirs) \
-  static_assert(static_cast<int>(ours) == static_cast<int>(theirs), #ours);
 CKPT_SAME_NUMBER(kSuccess, ncclSuccess)
 CKPT_SAME_NUMBER(kUnhandledCudaError, ncclUnhandledCudaError)
 CKPT_SAME_NUMBER(kSystemError, ncclSystemError)

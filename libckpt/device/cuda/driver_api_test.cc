@@ -6,38 +6,17 @@
 #if __has_include(<cuda.h>)
 #include <cuda.h>
 
-#include <type_traits>
+#include "libckpt/testing/header_twin.h"
+
+CKPT_TWIN_STRUCT(CUuuid, ckpt::device::cuda::Uuid)
+CKPT_TWIN_STRUCT(CUmemAllocationProp, ckpt::device::cuda::AllocationProp)
+CKPT_TWIN_STRUCT(CUmemAccessDesc, ckpt::device::cuda::AccessDesc)
+CKPT_TWIN_STRUCT(CUDA_MEMCPY2D, ckpt::device::cuda::Memcpy2D)
 
 namespace ckpt::device::cuda {
 namespace {
 
-// Enums of theirs are ints of ours, and their structs ours; anything else is the same type.
-template <typename Theirs>
-struct Plain {
-  using Type = std::conditional_t<std::is_enum_v<Theirs>, int, Theirs>;
-};
-#define CKPT_SAME_STRUCT(theirs, ours)           \
-  static_assert(sizeof(theirs) == sizeof(ours)); \
-  template <>                                    \
-  struct Plain<theirs> {                         \
-    using Type = ours;                           \
-  };
-CKPT_SAME_STRUCT(CUuuid, Uuid)
-CKPT_SAME_STRUCT(CUmemAllocationProp, AllocationProp)
-CKPT_SAME_STRUCT(CUmemAccessDesc, AccessDesc)
-CKPT_SAME_STRUCT(CUDA_MEMCPY2D, Memcpy2D)
-template <typename T>
-struct Plain<T*> {
-  using Type = typename Plain<T>::Type*;
-};
-template <typename T>
-struct Plain<const T> {
-  using Type = const typename Plain<T>::Type;
-};
-template <typename R, typename... P>
-struct Plain<R(P...)> {
-  using Type = typename Plain<R>::Type(typename Plain<P>::Type...);
-};
+using testing::Plain;
 
 // Only those that the header declares under the exported name: the others are macros for it, and
 // are what they name.
@@ -45,6 +24,10 @@ struct Plain<R(P...)> {
   static_assert(std::is_same_v<Plain<decltype(::name)>::Type, Result32 parameters>, #name);
 CKPT_CUDA_CALLS(CKPT_SAME_CALL)
 
+static_assert(sizeof(CUuuid) == sizeof(Uuid));
+static_assert(sizeof(CUmemAllocationProp) == sizeof(AllocationProp));
+static_assert(sizeof(CUmemAccessDesc) == sizeof(AccessDesc));
+static_assert(sizeof(CUDA_MEMCPY2D) == sizeof(Memcpy2D));
 static_assert(offsetof(CUmemAllocationProp, location) == offsetof(AllocationProp, location));
 static_assert(offsetof(CUmemAllocationProp, allocFlags) == offsetof(AllocationProp, flags));
 static_assert(offsetof(CUmemAccessDesc, flags) == offsetof(AccessDesc, flags));
@@ -55,8 +38,6 @@ static_assert(offsetof(CUDA_MEMCPY2D, dstHost) == offsetof(Memcpy2D, dst_host));
 static_assert(offsetof(CUDA_MEMCPY2D, dstPitch) == offsetof(Memcpy2D, dst_pitch));
 static_assert(offsetof(CUDA_MEMCPY2D, WidthInBytes) == offsetof(Memcpy2D, width_bytes));
 
-#define CKPT_SAME_NUMBER(ours, theirs) \
-  static_assert(static_cast<int>(ours) == static_cast<int>(theirs), #ours);
 CKPT_SAME_NUMBER(kInvalidValue, CUDA_ERROR_INVALID_VALUE)
 CKPT_SAME_NUMBER(kOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY)
 CKPT_SAME_NUMBER(kNotInitialized, CUDA_ERROR_NOT_INITIALIZED)

@@ -41,7 +41,7 @@ thread_local std::vector<CUctx_st*> t_current;
 
 // What every call begins with: 0, or what it answers.
 Result32 Enter(const char* call) {
-  if (const Result32 planned = World::Get().Pass(call); planned != kSuccess) {
+  if (const Result32 planned = World::Get().failures().Pass(call); planned != kSuccess) {
     // One that sticks breaks the device, as on the real one.
     if (planned >= kIllegalAddress && planned <= kLaunchFailed &&
         planned != kHostMemoryAlreadyRegistered && planned != kHostMemoryNotRegistered &&
@@ -181,9 +181,9 @@ using namespace ckpt::device::cuda;
 
 // ---- controls
 FAKE void fakecuda_fail(const char* call, uint64_t nth, int result, int sticky) {
-  World::Get().Plan(call, nth, result, sticky != 0);
+  World::Get().failures().Plan(call, nth, result, sticky != 0);
 }
-FAKE uint64_t fakecuda_passages(const char* call) { return World::Get().Passages(call); }
+FAKE uint64_t fakecuda_passages(const char* call) { return World::Get().failures().Passages(call); }
 FAKE void fakecuda_copy_us(uint64_t us) {
   for (int i = 0; i < World::Get().count(); ++i)
     World::Get().device(i)->SetCopyDelay(std::chrono::microseconds(us));
@@ -214,7 +214,8 @@ FAKE void* fakecuda_alias(const void* memory, uint64_t bytes) {
 
 // ---- the driver and its devices
 FAKE Result32 cuInit(unsigned) {
-  if (const Result32 planned = World::Get().Pass("cuInit"); planned != kSuccess) return planned;
+  if (const Result32 planned = World::Get().failures().Pass("cuInit"); planned != kSuccess)
+    return planned;
   if (World::Get().count() == 0) return kNoDevice;
   ckpt::MutexLock lock(g_mutex);
   g_initialised = true;
@@ -233,7 +234,8 @@ FAKE Result32 cuGetErrorString(Result32 result, const char** out) {
   return *out = nullptr, kInvalidValue;
 }
 FAKE Result32 cuDriverGetVersion(int* out) {
-  if (const Result32 planned = World::Get().Pass(__func__); planned != kSuccess) return planned;
+  if (const Result32 planned = World::Get().failures().Pass(__func__); planned != kSuccess)
+    return planned;
   const char* const text = std::getenv("CKPT_FAKECUDA_DRIVER");
   *out = text == nullptr ? 13000 : std::atoi(text);
   return kSuccess;

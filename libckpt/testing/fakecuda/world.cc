@@ -254,37 +254,6 @@ World::World() {
   std::atexit([] {
     for (const auto& device : Get().devices_) device->Stop();
   });
-  const char* text = std::getenv("CKPT_FAKECUDA_FAIL");
-  std::string left = text == nullptr ? "" : text;
-  while (!left.empty()) {
-    const std::string entry = left.substr(0, left.find(','));
-    left.erase(0, entry.size() + 1);
-    char call[64] = {}, how[16] = {};
-    unsigned long long nth = 0;
-    int result = 0;
-    if (std::sscanf(entry.c_str(), "%63[^:]:%llu:%d:%15s", call, &nth, &result, how) < 3)
-      std::abort();  // it would fail nothing
-    Plan(call, nth, result, std::string(how) == "sticky");
-  }
-}
-
-Result32 World::Pass(const std::string& call) {
-  MutexLock lock(mutex_);
-  const uint64_t passage = ++passages_[call];
-  const auto it = failures_.find(call);
-  if (it == failures_.end()) return kSuccess;
-  const bool now = passage == it->second.at || (it->second.sticky && passage > it->second.at);
-  return now ? it->second.result : kSuccess;
-}
-
-void World::Plan(const std::string& call, uint64_t nth, Result32 result, bool sticky) {
-  MutexLock lock(mutex_);
-  failures_[call] = {passages_[call] + nth, result, sticky};
-}
-
-uint64_t World::Passages(const std::string& call) {
-  MutexLock lock(mutex_);
-  return passages_[call];
 }
 
 Result32 World::Pin(const void* host, uint64_t bytes) {

@@ -11,6 +11,7 @@
 
 #include "libckpt/device/cuda/driver_api.h"
 #include "libckpt/device/host/async_device.h"
+#include "libckpt/testing/planned_failures.h"
 
 namespace ckpt::fakecuda {
 
@@ -101,10 +102,7 @@ class World {
   int count() const { return static_cast<int>(devices_.size()); }
   FakeCuda* device(int ordinal) { return devices_[static_cast<size_t>(ordinal)].get(); }
 
-  // 0, or what this passage of the call is planned to answer.
-  Result32 Pass(const std::string& call);
-  void Plan(const std::string& call, uint64_t nth, Result32 result, bool sticky);
-  uint64_t Passages(const std::string& call);
+  testing::PlannedFailures& failures() { return failures_; }
 
   Result32 Pin(const void* host, uint64_t bytes);
   Result32 Unpin(const void* host);
@@ -113,15 +111,9 @@ class World {
 
  private:
   World();
-  struct Failure {
-    uint64_t at = 0;
-    Result32 result = 0;
-    bool sticky = false;
-  };
   std::vector<std::unique_ptr<FakeCuda>> devices_;
+  testing::PlannedFailures failures_{"CKPT_FAKECUDA_FAIL"};
   Mutex mutex_;
-  std::map<std::string, uint64_t> passages_ CKPT_GUARDED_BY(mutex_);
-  std::map<std::string, Failure> failures_ CKPT_GUARDED_BY(mutex_);
   std::map<const std::byte*, uint64_t> pinned_ CKPT_GUARDED_BY(mutex_);
 };
 

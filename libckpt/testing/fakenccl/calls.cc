@@ -76,9 +76,9 @@ Result32 Deregister(CommPtr comm, void* handle) {
 
 // ---- controls
 FAKE void fakenccl_fail(const char* call, uint64_t nth, int result, int sticky) {
-  World::Get().Plan(call, nth, result, sticky != 0);
+  World::Get().failures().Plan(call, nth, result, sticky != 0);
 }
-FAKE uint64_t fakenccl_passages(const char* call) { return World::Get().Passages(call); }
+FAKE uint64_t fakenccl_passages(const char* call) { return World::Get().failures().Passages(call); }
 FAKE void fakenccl_async_error(ncclComm* comm, int result) { comm->failed.store(result); }
 FAKE void fakenccl_hold(ncclComm* comm, int change) { comm->graphs.fetch_add(change); }
 FAKE uint64_t fakenccl_registered_bytes() { return World::Get().registered_bytes(); }

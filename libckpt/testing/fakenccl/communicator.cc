@@ -301,43 +301,13 @@ World::World() {
   // The driver's double first: at the end of the process it waits for its streams, after this.
   if (auto* const alias = Driver<void*(const void*, uint64_t)>("fakecuda_alias")) alias(nullptr, 1);
   std::atexit([] { Get().ending_.store(true); });
-  const char* text = std::getenv("CKPT_FAKENCCL_FAIL");
-  std::string left = text == nullptr ? "" : text;
-  while (!left.empty()) {
-    const std::string entry = left.substr(0, left.find(','));
-    left.erase(0, entry.size() + 1);
-    char call[64] = {}, how[16] = {};
-    unsigned long long nth = 0;
-    int result = 0;
-    if (std::sscanf(entry.c_str(), "%63[^:]:%llu:%d:%15s", call, &nth, &result, how) < 3)
-      std::abort();  // it would fail nothing
-    Plan(call, nth, result, std::string(how) == "sticky");
-  }
 }
 
 Result32 World::Pass(const std::string& call) {
-  Result32 planned = 0;
-  {
-    MutexLock lock(mutex_);
-    const uint64_t passage = ++passages_[call];
-    const auto it = failures_.find(call);
-    if (it == failures_.end()) return 0;
-    if (passage == it->second.at || (it->second.sticky && passage > it->second.at))
-      planned = it->second.result;
-  }
+  const Result32 planned = failures_.Pass(call);
   while (planned < 0) Nap();
   if (planned != 0) Say(planned, "planned by the test");
   return planned;
-}
-
-void World::Plan(const std::string& call, uint64_t nth, Result32 result, bool sticky) {
-  MutexLock lock(mutex_);
-  failures_[call] = {passages_[call] + nth, result, sticky};
-}
-
-uint64_t World::Passages(const std::string& call) {
-  MutexLock lock(mutex_);
-  return passages_[call];
 }
 
 bool World::UseId(const std::string& id, int rank) {

@@ -15,6 +15,7 @@
 #include "libckpt/comm/nccl/nccl_api.h"
 #include "libckpt/os/thread.h"
 #include "libckpt/testing/fakenccl/meeting.h"
+#include "libckpt/testing/planned_failures.h"
 
 // NOLINTNEXTLINE: the name of the interface
 struct ncclComm {
@@ -47,8 +48,7 @@ class World {
 
   // 0, or what this passage of the call is planned to answer; does not return if that is -1.
   Result32 Pass(const std::string& call);
-  void Plan(const std::string& call, uint64_t nth, Result32 result, bool sticky);
-  uint64_t Passages(const std::string& call);
+  testing::PlannedFailures& failures() { return failures_; }
 
   // False if this rank has used the id before.
   bool UseId(const std::string& id, int rank);
@@ -62,14 +62,8 @@ class World {
 
  private:
   World();
-  struct Failure {
-    uint64_t at = 0;
-    Result32 result = 0;
-    bool sticky = false;
-  };
+  testing::PlannedFailures failures_{"CKPT_FAKENCCL_FAIL"};
   Mutex mutex_;
-  std::map<std::string, uint64_t> passages_ CKPT_GUARDED_BY(mutex_);
-  std::map<std::string, Failure> failures_ CKPT_GUARDED_BY(mutex_);
   std::vector<CommPtr> living_ CKPT_GUARDED_BY(mutex_);
   std::set<std::pair<std::string, int>> used_ CKPT_GUARDED_BY(mutex_);
   std::atomic<bool> ending_{false};
