@@ -174,14 +174,14 @@ void Core::Impl::On(const JobReported& event) {
 // Nothing else would end the operation before its time, and it is in the way of every other one.
 void Core::Impl::SaveRefused(const Job& job, const JobReport& report) {
   if (report.refused_save == 0) return;
-  for (const uint64_t op_id : std::set<uint64_t>(running_ops_)) {
+  const auto it = std::find_if(running_ops_.begin(), running_ops_.end(), [&](uint64_t op_id) {
     const Operation& op = ops_.at(op_id);
-    const bool it = op.kind == OperationKind::kCheckpoint && op.job == job.spec.name &&
-                    op.epoch == report.epoch && op.command_op == report.refused_save;
-    if (!it) continue;
-    FinishOp(EditOp(op_id), OperationState::kFailed, op.phase,
-             report.save_refusal + "; " + op.job + " runs on");
-  }
+    return op.kind == OperationKind::kCheckpoint && op.job == job.spec.name &&
+           op.epoch == report.epoch && op.command_op == report.refused_save;
+  });
+  if (it == running_ops_.end()) return;
+  Operation& op = EditOp(*it);
+  FinishOp(op, OperationState::kFailed, op.phase, report.save_refusal + "; " + op.job + " runs on");
 }
 
 // Left alone: somebody else's records know it. Its slots are not given away.

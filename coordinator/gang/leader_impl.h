@@ -244,6 +244,7 @@ class Leader::Impl {
   void RefuseForSlot(const SaveKey& save);
   void GrantSaveAt(const SaveKey& save, uint32_t slot);
   void SendAnswer(MemberId member, const SaveAnswer& answer);
+  void RefuseWaitingSaves(Code code, const std::string& why);
   void ServeWaitingSaves();
   void OnSealedFact(MemberId member, const Msg& msg);
   void OnStageFailed(const Msg& msg);

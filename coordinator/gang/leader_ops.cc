@@ -170,10 +170,8 @@ void Leader::Impl::StartOperation(std::vector<Command> commands) {
   Store();
   Tell(OpPhase::kQueued, OkStatus());
   // A rank that waits for a slot cannot reach the cut.
-  for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
-    AnswerSave(save, static_cast<int32_t>(Code::kResourceExhausted),
-               std::string(Name(r_.commands[0].request)) + " is under way");
-  }
+  RefuseWaitingSaves(Code::kResourceExhausted,
+                     std::string(Name(r_.commands[0].request)) + " is under way");
   if (r_.kind == Kind::kStop) {
     if (!finished_ranks_.empty()) {
       return FinishOperation(OpPhase::kFinished, FailedPrecondition("the training has finished"));

@@ -179,12 +179,15 @@ void Leader::Impl::SendAnswer(MemberId member, const SaveAnswer& answer) {
   Send(member, std::move(msg));
 }
 
-void Leader::Impl::ServeWaitingSaves() {
-  if (never_ready_) {  // what they wait for does not come
-    for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
-      AnswerSave(save, static_cast<int32_t>(Code::kFailedPrecondition), not_ready_why_);
-    }
+// What they wait for does not come.
+void Leader::Impl::RefuseWaitingSaves(Code code, const std::string& why) {
+  for (const auto& [save, waiting] : std::exchange(waiting_saves_, {})) {
+    AnswerSave(save, static_cast<int32_t>(code), why);
   }
+}
+
+void Leader::Impl::ServeWaitingSaves() {
+  if (never_ready_) RefuseWaitingSaves(Code::kFailedPrecondition, not_ready_why_);
   if (waiting_saves_.empty() || open() || Filling()) return;
   uint32_t slot = 0, supersede = 0;
   const SaveKey first = waiting_saves_.begin()->first;

@@ -97,8 +97,8 @@ class LeaderLaunch {
   bool notice_seen() const { return notice_seen_; }
   // Every rank said so itself, or ended well without ever having been asked to stop.
   bool all_finished() const { return finished_.size() == config_.world; }
-  // The newest that a coordinator has numbered; 0 none.
-  // The newest stop and the newest save that a coordinator numbered, and why they were refused.
+  // The newest stop and the newest save that a coordinator has numbered (0: none), and why they
+  // were refused.
   uint64_t agent_stop() const { return agent_stop_; }
   uint64_t agent_save() const { return agent_save_; }
   const std::string& refusal() const { return refusal_; }
@@ -197,9 +197,9 @@ class LeaderLaunch {
   uint64_t agent_stop_ = 0, agent_save_ = 0;
   bool notice_seen_ = false, forwarded_ = false, stage_seen_ = false;
   std::string refusal_, save_refusal_;
-  std::string notice_text_;           // what was answered last
-  std::set<uint64_t> answered_ = {};  // to these operations
-  std::set<std::string> sources_;     // of the notices that stand
+  std::string notice_text_;        // what was answered last
+  std::set<uint64_t> answered_;    // to these operations
+  std::set<std::string> sources_;  // of the notices that stand
 
   size_t store_calls_ = 0;             // under way
   bool looking_ = false;               // for a newer epoch

@@ -164,8 +164,9 @@ void ShardWriters::WriteOne(const std::shared_ptr<Job>& job, size_t index) {
     Status begun = store->BeginAttempt(job->id);
     if (begun.ok() || begun.code() == Code::kAlreadyExists) {
       const Rank rank = job->slots[index]->region().identity().rank;
-      if (again) RemoveRemains(directory, rank, job->tag);
-      if (!job->tag.empty()) {
+      if (again) {
+        RemoveRemains(directory, rank, job->tag);
+      } else if (!job->tag.empty()) {
         RemoveRemainsOfOthers(store.get(), job->id, directory, rank, job->tag);
       }
       Result<engine::ShardReport> report =
